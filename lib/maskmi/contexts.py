@@ -1,0 +1,42 @@
+"""Contexts to probe and to train on: true sequences with positions masked at random (paper, training of the head)."""
+
+import torch
+from torch import Tensor
+
+from maskmi.noise import uniform
+
+
+def random_contexts(
+    sequences: Tensor, mask: int, seed: int, *, min_masked: int = 2, first_index: int = 0, pad: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mask each sequence with its own ratio ``t ~ U[0, 1]``, each position independently with probability ``t``.
+
+    Where that masks fewer than ``min_masked`` positions, those that would have been masked next, had ``t`` been larger,
+    are masked too. What happens to sequence ``n`` depends on ``(seed, first_index + n)`` alone: neither on the other
+    sequences nor on padding.
+
+    Args:
+        sequences: ``[N, L]`` tokens without MASK; ``pad`` is allowed after the end and never masked.
+        first_index: index of the first sequence, for a part of a larger set.
+
+    Returns:
+        Tokens ``[N, L]`` and the drawn mask ratios ``t`` ``[N]`` (float64).
+
+    Raises:
+        ValueError: when a sequence holds MASK already or is shorter than ``min_masked``.
+    """
+    if (sequences == mask).any():
+        raise ValueError("a sequence holds MASK already: give complete sequences")
+    real = torch.ones_like(sequences, dtype=torch.bool) if pad is None else sequences != pad
+    short = (real.sum(1) < min_masked).nonzero().flatten().tolist()
+    if short:
+        raise ValueError(f"sequence {short[0]} has fewer than min_masked={min_masked} positions: leave it out")
+
+    index = torch.arange(first_index, first_index + len(sequences), device=sequences.device)
+    position = torch.arange(sequences.shape[1], device=sequences.device)
+    ratio = uniform(seed, index, torch.zeros_like(index))
+    level = uniform(seed, index[:, None], position[None] + 1)  # counter 0 is the ratio's
+    level = level.masked_fill(~real, 2.0)  # above every ratio, and last in rank
+    rank = level.argsort(dim=1, stable=True).argsort(dim=1)
+    masked = (level < ratio[:, None]) | (rank < min_masked)
+    return sequences.masked_fill(masked, mask), ratio

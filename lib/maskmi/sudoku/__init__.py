@@ -1,0 +1,1 @@
+"""Sudoku: reading grids, solving, symmetries, grading and data sets."""

@@ -1,0 +1,187 @@
+"""Training the Sudoku MDM: masked cross-entropy on random full grids (arXiv 2605.20187, Sudoku experiment).
+
+Everything random is a function of (seed, step), so a run that was stopped goes on exactly where its last snapshot was.
+"""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from maskmi.artefacts import save_checkpoint
+from maskmi.sudoku import solver, symmetry
+from maskmi.sudoku.mdm import MASK, SudokuMDM
+
+WORKERS = 2  # fixed, since the order in which gradients are added decides the last digits
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run. ``plain`` is the paper's, ``strong`` what made training better at equal data."""
+
+    grids: int = 100_000  # distinct training grids
+    presentations: int = 1_000_000  # grids shown in all: the paper's budget is 10 × 100,000
+    batch_size: int = 256
+    micro_batch: int = 32  # one worker's share at a time; on a CPU, the size whose activations stay in cache
+    confined_heads: int = 2  # of each layer, for rows, columns and boxes each; 0 is a plain transformer
+    augment: bool = True  # a random symmetry of the grid at each presentation
+    puzzle_share: float = 0.5  # share of presentations masked like puzzles with one solution, the rest uniformly
+    muon_rate: float = 0.02  # matrices
+    adam_rate: float = 2e-3  # embeddings, norms, biases, the last layer
+    warmup_steps: int = 100
+    decay_share: float = 1.0  # the learning rates fall linearly to zero over this last share of the steps
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        return self.presentations // self.batch_size
+
+
+RECIPES = {
+    "strong": Recipe(),
+    "paper_strength": Recipe(presentations=48_000, confined_heads=0, augment=False, puzzle_share=0.0),
+}
+
+
+def masked_batch(grids: np.ndarray, recipe: Recipe, step: int) -> tuple[Tensor, Tensor]:
+    """Tokens and targets [batch_size, 81] of a step; targets are -100 where the cell is visible."""
+    rng = np.random.default_rng([recipe.seed, step])
+    first = step * recipe.batch_size
+    order = np.arange(first, first + recipe.batch_size)
+    # Each epoch is its own permutation of the training grids.
+    chosen = np.empty(len(order), dtype=np.int64)
+    for epoch in np.unique(order // len(grids)):
+        here = order // len(grids) == epoch
+        permutation = np.random.default_rng([recipe.seed, 1, int(epoch)]).permutation(len(grids))
+        chosen[here] = permutation[order[here] % len(grids)]
+    batch = grids[chosen]
+    if recipe.augment:
+        batch = symmetry.random_symmetry(batch, int(rng.integers(2**62)))
+    masked = rng.random(batch.shape) < rng.random((len(batch), 1))
+    puzzles = round(recipe.puzzle_share * len(batch))
+    if puzzles:
+        blanks = solver.unique_puzzles(batch[:puzzles], int(rng.integers(2**62)), 44, 60) == MASK
+        # Half of them stand for a puzzle as given, the others for a state on the way to its solution.
+        kept = np.where(rng.random((puzzles, 1)) < 0.5, 1.0, rng.random((puzzles, 1)))
+        masked[:puzzles] = blanks & (rng.random(blanks.shape) < kept)
+    batch = batch.astype(np.int64)
+    tokens = torch.from_numpy(np.where(masked, MASK, batch))
+    targets = torch.from_numpy(np.where(masked, batch, -100))
+    return tokens, targets
+
+
+def learning_rate_factor(step: int, recipe: Recipe) -> float:
+    """Linear warm-up, constant, then linear to zero over the last ``decay_share`` of the steps."""
+    rising = (step + 1) / recipe.warmup_steps
+    falling = (recipe.steps - step) / max(1, recipe.steps * recipe.decay_share)
+    return min(1.0, rising, falling)
+
+
+def _optimizers(masters: dict[str, Tensor], recipe: Recipe) -> list[torch.optim.Optimizer]:
+    matrices = [p for name, p in masters.items() if p.ndim == 2 and name.startswith(("layers.", "head_in"))]
+    chosen = {id(p) for p in matrices}
+    others = [p for p in masters.values() if id(p) not in chosen]
+    return [
+        *(torch.optim.Muon(matrices[i::WORKERS], lr=recipe.muon_rate, weight_decay=0.0) for i in range(WORKERS)),
+        torch.optim.AdamW(others, lr=recipe.adam_rate, weight_decay=0.0, betas=(0.9, 0.98)),
+    ]
+
+
+@torch.no_grad()
+def validation_scores(model: SudokuMDM, solutions: np.ndarray, puzzles: np.ndarray) -> dict[str, float]:
+    """One pass over held-out puzzles: cross-entropy in nats and accuracy on their blank cells."""
+    tokens = torch.from_numpy(puzzles.astype(np.int64))
+    targets = torch.from_numpy(solutions.astype(np.int64))
+    masked = tokens == MASK
+    logits = torch.cat([model(part).logits for part in tokens.split(64)]).float()[masked]
+    return {
+        "puzzle_loss": F.cross_entropy(logits, targets[masked]).item(),
+        "puzzle_accuracy": (logits.argmax(-1) == targets[masked]).float().mean().item(),
+    }
+
+
+def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch.bfloat16, snapshot_every: int = 200):
+    """Trains a model and writes ``<name>.safetensors`` and the log ``<name>.jsonl`` into ``folder``.
+
+    Weights are kept in float32 and used in ``dtype``. A snapshot beside the log lets an interrupted run go on.
+
+    Returns:
+        The trained float32 :class:`SudokuMDM`.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    snapshot, log_path = folder / f"{name}.snapshot.pt", folder / f"{name}.jsonl"
+    torch.manual_seed(recipe.seed)
+    model = SudokuMDM(recipe.confined_heads)
+    # One replica a worker thread, each with one compute thread: no barrier within a layer, activations stay in cache.
+    replicas = [SudokuMDM(recipe.confined_heads).to(dtype) for _ in range(WORKERS)]
+    masters = dict(model.named_parameters())
+    optimizers = _optimizers(masters, recipe)
+    done, log = 0, []
+    if snapshot.exists():
+        state = torch.load(snapshot, weights_only=True)
+        if state["recipe"] != asdict(recipe):
+            raise ValueError(f"{snapshot} belongs to another recipe; delete it to start anew")
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        done, log = state["step"], state["log"]
+    base_rates = [group["lr"] for o in _optimizers(masters, recipe) for group in o.param_groups]
+    grids = solver.random_grids(recipe.grids, recipe.seed)
+    held_out = solver.random_grids(512, recipe.seed + 1_000_003)
+    held_out_puzzles = solver.unique_puzzles(held_out, recipe.seed + 1, 50, 58)
+
+    started, loss_sum, since = time.monotonic(), 0.0, 0
+    def backward(worker: int) -> float:
+        losses = 0.0
+        for part, target in parts[worker::WORKERS]:
+            logits = replicas[worker](part).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum") / count
+            loss.backward()
+            losses += loss.item()
+        return losses
+
+    pool = ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,))
+    progress = tqdm(range(done, recipe.steps), initial=done, total=recipe.steps, desc=f"train {name}", unit="step")
+    for step in progress:
+        with torch.no_grad():
+            for replica in replicas:
+                for parameter, master in zip(replica.parameters(), masters.values(), strict=True):
+                    parameter.copy_(master)
+                    parameter.grad = None
+        tokens, targets = masked_batch(grids, recipe, step)
+        count = (targets >= 0).sum()
+        parts = list(zip(tokens.split(recipe.micro_batch), targets.split(recipe.micro_batch), strict=True))
+        loss_sum += sum(pool.map(backward, range(WORKERS)))
+        since += 1
+        for master, *parameters in zip(masters.values(), *(r.parameters() for r in replicas), strict=True):
+            master.grad = sum(parameter.grad.float() for parameter in parameters)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        for group, rate in zip(groups, base_rates, strict=True):
+            group["lr"] = rate * learning_rate_factor(step, recipe)
+        list(pool.map(lambda optimizer: optimizer.step(), optimizers))
+        last = step + 1 == recipe.steps
+        if (step + 1) % snapshot_every == 0 or last:
+            row = {"step": step + 1, "grids": (step + 1) * recipe.batch_size, "loss": loss_sum / since}
+            row |= {"learning_rate": groups[0]["lr"], **validation_scores(replicas[0], held_out, held_out_puzzles)}
+            row["seconds"] = (log[-1]["seconds"] if log else 0.0) + time.monotonic() - started
+            started, loss_sum, since = time.monotonic(), 0.0, 0
+            log.append(row)
+            progress.set_postfix(loss=row["loss"], accuracy=row["puzzle_accuracy"])
+            state = {"recipe": asdict(recipe), "model": model.state_dict(), "step": step + 1, "log": log}
+            state["optimizers"] = [optimizer.state_dict() for optimizer in optimizers]
+            temporary = snapshot.with_suffix(".tmp")
+            torch.save(state, temporary)
+            temporary.replace(snapshot)
+            log_path.write_text("".join(json.dumps(line) + "\n" for line in log))
+    metadata = {"recipe": asdict(recipe), "name": name, "log": log[-1] if log else {}}
+    save_checkpoint(folder / f"{name}.safetensors", model.state_dict(), metadata)
+    snapshot.unlink(missing_ok=True)
+    return model

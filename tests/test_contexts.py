@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from maskmi.contexts import random_contexts
+
+MASK, PAD = 9, 10
+SEQUENCES = torch.arange(81).remainder(9).repeat(300, 1)
+
+
+def test_same_result_in_any_part_of_the_set():
+    tokens, ratio = random_contexts(SEQUENCES, MASK, seed=4)
+    part, part_ratio = random_contexts(SEQUENCES[100:103], MASK, seed=4, first_index=100)
+    assert torch.equal(part, tokens[100:103]) and torch.equal(part_ratio, ratio[100:103])
+    assert not torch.equal(random_contexts(SEQUENCES, MASK, seed=5)[0], tokens)
+    assert not torch.equal(random_contexts(SEQUENCES[:3], MASK, seed=4, first_index=1)[0], tokens[:3])
+
+
+def test_visible_tokens_stay_and_ratios_are_uniform():
+    tokens, ratio = random_contexts(SEQUENCES.repeat(10, 1), MASK, seed=0)
+    masked = tokens == MASK
+    assert torch.equal(tokens[~masked], SEQUENCES.repeat(10, 1)[~masked])
+    assert masked.sum(1).min() >= 2
+    assert ((ratio > 0) & (ratio < 1)).all()
+    quartiles = ratio.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
+    assert quartiles.tolist() == pytest.approx([0.25, 0.5, 0.75], abs=0.03)
+    # Given t each position is masked with probability t, independently: binomial mean and variance, no favourite cell.
+    number = masked.double().sum(1)
+    z = (number - 81 * ratio) / (81 * ratio * (1 - ratio)).sqrt()
+    z = z[(ratio > 0.1) & (ratio < 0.9)]
+    assert z.mean().item() == pytest.approx(0, abs=0.08) and z.std().item() == pytest.approx(1, abs=0.08)
+    assert masked.double().mean(0).sub(0.5).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("least", [0, 1, 2, 7])
+def test_topped_up_to_the_least_number(least):
+    tokens, ratio = random_contexts(SEQUENCES, MASK, seed=1, min_masked=least)
+    number = (tokens == MASK).sum(1)
+    without = (random_contexts(SEQUENCES, MASK, seed=1, min_masked=0)[0] == MASK).sum(1)
+    assert torch.equal(number, without.clamp_min(least))
+    assert (without < 2).any()  # some needed it
+
+
+def test_padding_is_kept_and_changes_nothing():
+    padded = torch.full((5, 30), PAD)
+    lengths = [6, 30, 2, 12, 9]
+    for row, length in zip(padded, lengths, strict=True):
+        row[:length] = 3
+    tokens, _ = random_contexts(padded, MASK, seed=2, pad=PAD)
+    assert torch.equal(tokens == PAD, padded == PAD)
+    assert (tokens[2, :2] == MASK).all()
+    for n, length in enumerate(lengths):
+        alone, _ = random_contexts(padded[n : n + 1, :length], MASK, seed=2, first_index=n, pad=PAD)
+        assert torch.equal(alone[0], tokens[n, :length])
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="MASK"):
+        random_contexts(torch.tensor([[1, MASK]]), MASK, seed=0)
+    with pytest.raises(ValueError, match="sequence 1 has fewer"):
+        random_contexts(torch.tensor([[1, 2], [1, PAD]]), MASK, seed=0, pad=PAD)
