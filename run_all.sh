@@ -16,7 +16,7 @@
 #   -h, --help                       this text
 #
 # An interrupted run, started again, goes on from what was finished. The active conda or virtual environment is used
-# where it holds the versions of requirements.lock; else .venv beside this file is made (Python 3.11 or 3.12, some
+# where it holds the versions of requirements.lock; else .venv beside this file is made (Python 3.11, some
 # minutes and about 2 GB the first time) and reused until the lock changes. Notebooks with their outputs: runs/.
 
 set -euo pipefail
@@ -27,7 +27,7 @@ stamp=$venv/.maskmi-lock
 
 die() { printf 'run_all.sh: %s\n' "$*" >&2; exit 1; }
 
-right_python() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
+right_python() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
 
 # Whether the packages of the lock are there, complete (pip writes RECORD last) and at their versions; else says why not.
 suitable() {
@@ -57,13 +57,13 @@ PYTHON
 find_python() {
     local candidate
     for candidate in "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}" "${CONDA_PREFIX:+$CONDA_PREFIX/bin/python}" \
-        python3.11 python3.12 python3 python; do
+        python3.11 python3 python; do
         if [ -n "$candidate" ] && right_python "$candidate"; then
             printf '%s\n' "$candidate"
             return
         fi
     done
-    die "no Python 3.11 or 3.12 found: install one, or activate an environment that has it (environment.yml)"
+    die "no Python 3.11 found: install one, or activate an environment that has it (environment.yml)"
 }
 
 # Sets python, and says in one line which environment that is.
@@ -74,7 +74,7 @@ choose_environment() {
             continue
         fi
         if ! right_python "$active/bin/python"; then
-            why="it has no Python 3.11 or 3.12"
+            why="it has no Python 3.11"
         elif why=$(suitable "$active/bin/python" 2>&1); then
             python=$active/bin/python
             printf 'environment: %s (active)\n' "$active"

@@ -21,6 +21,7 @@ class Attending:
         batch, length = tokens.shape
         maps = torch.arange(10.0)[None, :, None, None].repeat(batch, 1, length, length)
         maps[:, :, 0, 1] += 2
+        maps = torch.stack([maps - 1, maps + 1], 2)  # two heads, of that mean
         hidden = torch.arange(float(length))[None, :, None].expand(batch, -1, 2)
         logits = torch.zeros(batch, length, 3)
         return Output(logits, hidden, maps if attention and self.has_maps else None)

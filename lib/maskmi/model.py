@@ -16,7 +16,7 @@ class Output(NamedTuple):
 
     logits: Tensor  # [B, L, V], over the values only
     hidden: Tensor  # [B, L, D], the last hidden states, which the head reads
-    attention: Tensor | None = None  # [B, layers, L, L], mean over heads; only when asked for
+    attention: Tensor | None = None  # [B, layers, heads, L, L]; only when asked for
 
 
 class MaskedModel(Protocol):

@@ -19,7 +19,7 @@ from maskmi.artefacts import write_atomically
 SCHEMA = 1
 PROVENANCE = {"profile", "seed", "device", "dtype", "threads", "code_revision", "versions", "created"}
 REQUIRED = {"backbone": {"name", "parameters", "sha256"}, "head": {"parameters", "sha256"}}
-SECTIONS = {"backbone", "head", "probing", "structure", "decoding", "provenance"}
+SECTIONS = {"backbone", "head", "probing", "structure", "decoding", "comparisons", "provenance"}
 ROW = {"decoder", "settings", "n", "passes", "metrics"}
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 AS_PERCENT = {"solved", "valid"}

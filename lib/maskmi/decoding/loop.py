@@ -35,6 +35,11 @@ class Trace:
     remasks: dict[str, Tensor]  # sequence, step, position
     steps: dict[str, Tensor]  # sequence, step, spent (NaN unless the decoder reports it), perhaps matrix [·, L, L]
 
+    def first(self, count: int) -> "Trace":
+        """The trace of the first ``count`` sequences alone."""
+        tables = (self.commits, self.remasks, self.steps)
+        return Trace(*({k: v[table["sequence"] < count] for k, v in table.items()} for table in tables))
+
 
 @dataclass
 class Decoded:

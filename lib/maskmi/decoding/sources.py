@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from maskmi.decoding.state import View
+from maskmi.head import predict
 from maskmi.model import MaskedModel
 from maskmi.probing import probe, symmetrise
 
@@ -27,7 +28,7 @@ class HeadMatrix:
     head: Callable[[Tensor, Tensor], Tensor]
 
     def __call__(self, model: MaskedModel, view: View) -> tuple[Tensor, Tensor]:
-        return self.head(view.output.hidden, view.masked), torch.zeros_like(view.step)
+        return predict(self.head, view.output.hidden, view.masked), torch.zeros_like(view.step)
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class AttentionMatrix:
         if attention is None:
             raise ValueError("the model returned no attention maps: use another source, or a model that has them")
         layers = max(1, round(self.last_fraction * attention.shape[1]))
-        mean = attention[:, -layers:].float().mean(1)
+        mean = attention[:, -layers:].float().mean((1, 2))
         pairs = view.masked[:, :, None] & view.masked[:, None, :]
         pairs = pairs & ~torch.eye(mean.shape[-1], dtype=torch.bool, device=mean.device)
         return ((mean + mean.mT) / 2).masked_fill(~pairs, 0), torch.zeros_like(view.step)

@@ -44,7 +44,7 @@ class Layer(nn.Module):
         else:  # on a CPU the fused kernel is slow with a mask, and slow backwards
             scores = (q * scale) @ k.transpose(-1, -2)
             weights = torch.softmax(scores if bias is None else scores + bias, dim=-1)
-            attention = weights.mean(1) if keep_attention else None
+            attention = weights if keep_attention else None
             mixed = weights @ v
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(F.gelu(self.up(self.norm_feed_forward(x)))), attention
@@ -91,7 +91,7 @@ class SudokuMDM(nn.Module):
         return self.token.weight.device
 
     def forward(self, tokens: Tensor, attention: bool = False) -> Output:
-        """Logits [B, 81, 9], hidden states [B, 81, 384] and, if asked for, attention [B, 4, 81, 81].
+        """Logits [B, 81, 9], hidden states [B, 81, 384] and, if asked for, attention [B, 4, 6, 81, 81].
 
         Raises:
             ValueError: if ``tokens`` are not [B, 81] integers in 0…9.

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
-from maskmi.artefacts import save_checkpoint
+from maskmi.artefacts import load_checkpoint, save_checkpoint
 from maskmi.sudoku import solver, symmetry
 from maskmi.sudoku.mdm import MASK, SudokuMDM
 
@@ -28,7 +28,7 @@ class Recipe:
 
     grids: int = 100_000  # distinct training grids
     presentations: int = 1_000_000  # grids shown in all: the paper's budget is 10 × 100,000
-    batch_size: int = 256
+    batch_size: int = 128
     micro_batch: int = 32  # one worker's share at a time; on a CPU, the size whose activations stay in cache
     confined_heads: int = 2  # of each layer, for rows, columns and boxes each; 0 is a plain transformer
     augment: bool = True  # a random symmetry of the grid at each presentation
@@ -36,7 +36,7 @@ class Recipe:
     muon_rate: float = 0.02  # matrices
     adam_rate: float = 2e-3  # embeddings, norms, biases, the last layer
     warmup_steps: int = 100
-    decay_share: float = 1.0  # the learning rates fall linearly to zero over this last share of the steps
+    decay_share: float = 0.3  # the learning rates fall linearly to zero over this last share of the steps
     seed: int = 0
 
     @property
@@ -46,7 +46,7 @@ class Recipe:
 
 RECIPES = {
     "strong": Recipe(),
-    "paper_strength": Recipe(presentations=48_000, confined_heads=0, augment=False, puzzle_share=0.0),
+    "paper_strength": Recipe(presentations=54_400, batch_size=64, confined_heads=0, augment=False, puzzle_share=0.0),
 }
 
 
@@ -110,7 +110,8 @@ def validation_scores(model: SudokuMDM, solutions: np.ndarray, puzzles: np.ndarr
 def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch.bfloat16, snapshot_every: int = 200):
     """Trains a model and writes ``<name>.safetensors`` and the log ``<name>.jsonl`` into ``folder``.
 
-    Weights are kept in float32 and used in ``dtype``. A snapshot beside the log lets an interrupted run go on.
+    Weights are kept in float32 and used in ``dtype``. A snapshot beside the log lets an interrupted run go on; a run
+    that was finished before is read.
 
     Returns:
         The trained float32 :class:`SudokuMDM`.
@@ -120,6 +121,13 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
     snapshot, log_path = folder / f"{name}.snapshot.pt", folder / f"{name}.jsonl"
     torch.manual_seed(recipe.seed)
     model = SudokuMDM(recipe.confined_heads)
+    finished = folder / f"{name}.safetensors"
+    if finished.exists():
+        weights, metadata = load_checkpoint(finished)
+        if metadata["recipe"] != asdict(recipe):
+            raise ValueError(f"{finished} was trained by another recipe; delete it to start anew")
+        model.load_state_dict(weights)
+        return model
     # One replica a worker thread, each with one compute thread: no barrier within a layer, activations stay in cache.
     replicas = [SudokuMDM(recipe.confined_heads).to(dtype) for _ in range(WORKERS)]
     masters = dict(model.named_parameters())
@@ -139,6 +147,7 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
     held_out_puzzles = solver.unique_puzzles(held_out, recipe.seed + 1, 50, 58)
 
     started, loss_sum, since = time.monotonic(), 0.0, 0
+
     def backward(worker: int) -> float:
         losses = 0.0
         for part, target in parts[worker::WORKERS]:
@@ -182,6 +191,6 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
             temporary.replace(snapshot)
             log_path.write_text("".join(json.dumps(line) + "\n" for line in log))
     metadata = {"recipe": asdict(recipe), "name": name, "log": log[-1] if log else {}}
-    save_checkpoint(folder / f"{name}.safetensors", model.state_dict(), metadata)
+    save_checkpoint(finished, model.state_dict(), metadata)
     snapshot.unlink(missing_ok=True)
     return model

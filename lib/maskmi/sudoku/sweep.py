@@ -1,0 +1,186 @@
+"""Which decoders the Sudoku study runs, at which settings, and the paper's figures to stand beside."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from maskmi.decoding import (
+    AttentionMatrix,
+    ConfidenceFactor,
+    ConfidenceThreshold,
+    Decision,
+    EntropyBounded,
+    HeadMatrix,
+    Margin,
+    MIGuided,
+    Naive,
+    ProbedMatrix,
+    Sequential,
+    View,
+)
+from maskmi.head import PairHead
+
+Setting = tuple[dict[str, Any], Callable[[View], Decision]]
+
+#: arXiv 2605.20187, the Sudoku table: decoder, settings, passes, share solved.
+PAPER = [
+    ("sequential", {"order": "entropy"}, 53.9, 0.616),
+    ("naive", {"k": 4}, 14.9, 0.524),
+    ("naive", {"k": 7}, 9.0, 0.368),
+    ("entropy_bounded", {"budget": 0.2, "proxy": "entropy"}, 15.3, 0.610),
+    ("entropy_bounded", {"budget": 0.5, "proxy": "entropy"}, 9.9, 0.512),
+    ("mi_guided", {"budget": 0.3, "lam": 1.0, "alpha": 1.0}, 15.2, 0.636),
+    ("mi_guided", {"budget": 0.6, "lam": 1.0, "alpha": 1.0}, 9.7, 0.562),
+]
+#: Part of a matrix's name: the family that such a decoder is drawn as.
+FAMILIES = {
+    "tv": "tv_guided",
+    "jacobian": "jacobian_guided",
+    "attention": "attention_guided",
+    "probed": "mi_oracle",
+}
+BUDGETS = (0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 2.0)  # nats
+
+
+def mi_setting(
+    budget: float,
+    source: Any,
+    matrix: str,
+    *,
+    lam: float = 1.0,
+    alpha: float = 1.0,
+    reading: str = "cumulative",
+    order: str = "entropy",
+) -> Setting:
+    """MI-guided decoding with its description; ``matrix`` names the source."""
+    settings = {"budget": budget, "lam": lam, "alpha": alpha, "reading": reading, "order": order, "matrix": matrix}
+    decoder = MIGuided(budget, lam=lam, pairwise=source if lam else None, alpha=alpha, reading=reading, order=order)
+    return {"decoder": "mi_guided", **settings}, decoder
+
+
+def entropy_bounded_setting(budget: float, proxy: str = "entropy") -> Setting:
+    settings = {"decoder": "entropy_bounded", "budget": budget, "proxy": proxy}
+    return settings, EntropyBounded(budget, proxy)
+
+
+def short_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
+    """The paper's table: sequential, naive, entropy bounded and MI-guided at its settings."""
+    source = HeadMatrix(heads["entropy_drop"])
+    yield {"decoder": "sequential", "order": "entropy"}, Sequential()
+    for k in (4, 7):
+        yield {"decoder": "naive", "k": k}, Naive(k)
+    for budget in (0.2, 0.5):
+        yield entropy_bounded_setting(budget)
+    for budget in (0.3, 0.6):
+        yield mi_setting(budget, source, "head")
+    yield {"decoder": "confidence_threshold", "threshold": 0.9}, ConfidenceThreshold(0.9)
+
+
+def whole_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
+    """Every decoder over its range, after the settings of :func:`short_sweep`; each setting once."""
+    seen = []
+    for settings, decoder in _whole(heads):
+        if settings not in seen:
+            seen.append(settings)
+            yield settings, decoder
+
+
+def _whole(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
+    head = HeadMatrix(heads["entropy_drop"])
+    yield from short_sweep(heads)
+    for k in (2, 3, 5, 10):
+        yield {"decoder": "naive", "k": k}, Naive(k)
+    for k in (2, 4, 7):
+        yield {"decoder": "margin", "k": k}, Margin(k)
+    for threshold in (0.6, 0.8, 0.95, 0.99):
+        yield {"decoder": "confidence_threshold", "threshold": threshold}, ConfidenceThreshold(threshold)
+    for factor in (0.03, 0.1, 0.3, 1.0):
+        yield {"decoder": "confidence_factor", "factor": factor}, ConfidenceFactor(factor)
+    for budget in BUDGETS:
+        yield entropy_bounded_setting(budget)
+    for proxy in ("confidence", "margin"):
+        for budget in (0.1, 0.3, 1.0):
+            yield entropy_bounded_setting(budget, proxy)
+    for budget in BUDGETS:
+        yield mi_setting(budget, head, "head")
+    for budget in (0.03, 0.1, 0.3, 0.6):
+        yield mi_setting(budget, head, "head", reading="threshold")
+    for lam in (0.0, 0.5, 2.0, 4.0):  # 0 is the ablation to entropy alone
+        for budget in (0.3, 0.6):
+            yield mi_setting(budget, head, "head", lam=lam)
+    for alpha in (0.0, 0.1, 0.3):
+        for order in ("entropy", "least_cost"):
+            for budget in (0.03, 0.1, 0.3):
+                yield mi_setting(budget, head, "head", alpha=alpha, order=order)
+    for label in ("mixture", "tv"):
+        if label in heads:
+            for budget in (0.1, 0.3, 0.6):
+                yield mi_setting(budget, HeadMatrix(heads[label]), f"head: {label}")
+    for budget in (0.1, 0.3, 0.6):
+        yield mi_setting(budget, AttentionMatrix(), "attention")
+
+
+def oracle_sweep(tolerance: float) -> Iterator[Setting]:
+    """MI-guided with the matrix probed at every step; for the Jacobian the exact table is needed."""
+    for budget in (0.1, 0.3, 0.6):
+        yield mi_setting(budget, ProbedMatrix("entropy_drop", tolerance), "probed")
+    yield mi_setting(0.3, ProbedMatrix("mixture", tolerance), "probed: mixture")
+    yield mi_setting(0.3, ProbedMatrix("tv", tolerance), "probed: tv")
+    yield mi_setting(0.03, ProbedMatrix("entropy_drop", tolerance), "probed", alpha=0.0, order="least_cost")
+
+
+def jacobian_sweep() -> Iterator[Setting]:
+    """MI-guided by the categorical Jacobian, in its own unit, so at a budget found by trial."""
+    for budget in (0.3, 1.0):
+        yield mi_setting(budget, ProbedMatrix("jacobian"), "probed: jacobian")
+
+
+def paired_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
+    """The settings of the claim: entropy bounding against MI-guided over the whole range of passes."""
+    for budget in (0.03, 0.1, 0.3, 1.0):
+        yield entropy_bounded_setting(budget)
+    for budget in (0.1, 0.3, 0.6, 2.0):
+        yield mi_setting(budget, HeadMatrix(heads["entropy_drop"]), "head")
+        yield mi_setting(budget, None, "none", lam=0.0)
+
+
+def paper_row(settings: Mapping[str, Any]) -> dict[str, float] | None:
+    """The paper's passes and share solved at these settings, if it has them (its budget's reading: cumulative)."""
+    if settings["decoder"] == "mi_guided" and (settings["reading"], settings["matrix"]) != ("cumulative", "head"):
+        return None
+    for decoder, own, passes, solved in PAPER:
+        if decoder == settings["decoder"] and all(settings.get(key) == value for key, value in own.items()):
+            return {"passes": passes, "solved": solved}
+    return None
+
+
+def family_of(settings: Mapping[str, Any]) -> str:
+    """The decoder's family in figures: MI-guided decoding goes by what its matrix is."""
+    if settings["decoder"] != "mi_guided":
+        return settings["decoder"]
+    for part, family in FAMILIES.items():
+        if part in settings["matrix"]:
+            return family
+    return "mi_guided"
+
+
+def curve_of(settings: Mapping[str, Any]) -> str:
+    """Name of the curve that a setting lies on: all but the parameter that trades passes for quality."""
+    if settings["decoder"] == "entropy_bounded":
+        return "EB" if settings["proxy"] == "entropy" else f"EB by {settings['proxy']}"
+    if settings["decoder"] != "mi_guided":
+        return settings["decoder"].replace("_", " ")
+    if settings["lam"] == 0:
+        return "entropy only (λ=0)"
+    name = f"MI ({settings['matrix']})"
+    name += "" if settings["lam"] == 1 else f" λ={settings['lam']:g}"
+    name += "" if settings["alpha"] == 1 else f" α={settings['alpha']:g}"
+    name += " least cost" if settings["order"] == "least_cost" else ""
+    return name + (" threshold" if settings["reading"] == "threshold" else "")
+
+
+def label_of(settings: Mapping[str, Any]) -> str:
+    """A short name of one setting: its curve and where on it."""
+    for key, symbol in {"k": "k", "budget": "γ", "threshold": "τ", "factor": "f"}.items():
+        if key in settings:
+            return f"{curve_of(settings)} {symbol}={settings[key]:g}"
+    return curve_of(settings)

@@ -1,0 +1,99 @@
+"""Training a pair head on probed contexts, and predicting with it.
+
+Loss (paper: squared Frobenius error over masked pairs). Most pairs are near zero and a few are large, so errors of
+square roots are taken beside errors of the values: the first alone underrates large values, the second alone learns
+little of the small ones.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from maskmi.head import PairHead
+from maskmi.model import MaskedModel
+
+LOSSES = ("squared", "root", "both")
+
+
+@dataclass(frozen=True)
+class HeadRecipe:
+    """How a head is trained. ``loss``: squared error of the values, of their square roots, or both, each weighted by
+    the inverse of its variance in the labels."""
+
+    epochs: int = 12
+    batch_size: int = 16  # contexts
+    learning_rate: float = 2e-3
+    warmup_share: float = 0.05
+    weight_decay: float = 0.01
+    loss: str = "both"
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(LOSSES)}, not {self.loss!r}")
+        if self.epochs < 1 or self.batch_size < 1:
+            raise ValueError("epochs and batch_size must be at least 1")
+
+
+@torch.no_grad()
+def hidden_states(model: MaskedModel, tokens: Tensor, batch_size: int = 512) -> Tensor:
+    """Last hidden states [N, L, D] of contexts ``tokens`` [N, L], in the model's own dtype, on the CPU."""
+    return torch.cat([model(part.to(model.device).long()).hidden.cpu() for part in tokens.split(batch_size)])
+
+
+def train_head(
+    head: PairHead, hidden: Tensor, labels: Tensor, known: Tensor, recipe: HeadRecipe, *, progress: bool = True
+) -> list[float]:
+    """Train ``head`` in place; returns the mean loss of each epoch.
+
+    Args:
+        hidden: hidden states [N, L, D] of the frozen model.
+        labels: symmetric [N, L, L], in nats; negative ones (the paper's estimator has some) count as zero.
+        known: bool [N, L, L], the pairs that were probed and are masked.
+
+    Raises:
+        ValueError: if no pair is known.
+    """
+    targets = labels.clamp_min(0)
+    values = targets[known]
+    if not len(values):
+        raise ValueError("no pair of masked positions was probed: there is nothing to learn from")
+    value_weight = {"squared": 1.0, "root": 0.0, "both": 1.0}[recipe.loss] / values.var().clamp_min(1e-12)
+    root_weight = {"squared": 0.0, "root": 1.0, "both": 1.0}[recipe.loss] / values.sqrt().var().clamp_min(1e-12)
+    decayed = [p for p in head.parameters() if p.ndim == 2]
+    others = [p for p in head.parameters() if p.ndim != 2]
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98))
+    steps = -(-len(hidden) // recipe.batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, recipe.learning_rate, total_steps=steps * recipe.epochs, pct_start=recipe.warmup_share
+    )
+    generator = torch.Generator().manual_seed(recipe.seed)
+    losses = []
+    bar = tqdm(total=steps * recipe.epochs, unit="step", desc="head", disable=not progress)
+    for _ in range(recipe.epochs):
+        total, count = 0.0, 0
+        for chosen in torch.randperm(len(hidden), generator=generator).split(recipe.batch_size):
+            # A pair is looked at once: the matrix is symmetric.
+            open_ = known[chosen]
+            root, (context, i, j) = head.pairs(hidden[chosen], open_.any(-1))
+            kept = open_[context, i, j]
+            target = targets[chosen][context, i, j][kept]
+            if not len(target):
+                continue
+            root = root[kept]
+            loss = root_weight * (root - target.sqrt()).square().mean()
+            loss = loss + value_weight * (root.square() - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            total, count = total + loss.item() * len(target), count + len(target)
+            bar.update()
+        losses.append(total / max(1, count))
+        bar.set_postfix(loss=losses[-1])
+    bar.close()
+    return losses
