@@ -120,6 +120,12 @@ case ${1-} in
 esac
 
 export MPLBACKEND=Agg PYTHONNOUSERSITE=1 PYTHONUNBUFFERED=1
+# A forward pass allocates and frees large tensors; jemalloc, told to keep huge pages, halves the time of a pass.
+for jemalloc in /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjemalloc.so.2 "${CONDA_PREFIX:-/nonexistent}"/lib/libjemalloc.so.2; do
+    if [ -z "${LD_PRELOAD:-}" ] && [ -e "$jemalloc" ]; then
+        export LD_PRELOAD=$jemalloc MALLOC_CONF=${MALLOC_CONF:-dirty_decay_ms:-1,muzzy_decay_ms:-1,thp:always}
+    fi
+done
 export PYTHONPATH=$here/lib${PYTHONPATH:+:$PYTHONPATH}
 base=$(find_python)
 if [ "${1-}" != test ]; then

@@ -284,7 +284,7 @@ def main(arguments: list[str] | None = None) -> None:
         options.puzzles, options.contexts, options.turns = 2, 16, 1
     half, full, head, identity = load(options)
 
-    puzzles = torch.from_numpy(study.test_set("unique", options.puzzles).puzzles.astype(np.int64))
+    puzzles = torch.from_numpy(study.puzzle_set("unique", options.puzzles).puzzles.astype(np.int64))
     tokens = study.contexts(options.contexts)
     if options.quick:  # those with the fewest masked cells
         tokens = tokens[(tokens == MASK).sum(1).argsort()[:2]]

@@ -292,7 +292,10 @@ def estimators(a: ArrayLike, b: ArrayLike, names: tuple[str, str]) -> Figure:
         facts = [f"n = {a.size:,}", f"mean difference {np.mean(b - a):+.2g} nats"]
         if np.ptp(a) > 0 and np.ptp(b) > 0:
             facts.insert(1, f"Pearson {np.corrcoef(a, b)[0, 1]:.3f}")
-        axes.text(0.03, 0.97, "\n".join(facts), transform=axes.transAxes, va="top", fontsize="small", zorder=5)
+        box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 2}
+        axes.text(
+            0.03, 0.97, "\n".join(facts), transform=axes.transAxes, va="top", fontsize="small", bbox=box, zorder=5
+        )
     return figure
 
 
@@ -362,7 +365,9 @@ def nats_axis(axes: Axes, which: str, values: ArrayLike, threshold: float) -> No
     decades = 10.0 ** np.arange(round(np.log10(threshold)), np.ceil(np.log10(high)) + 1)
     axis = axes.xaxis if which == "x" else axes.yaxis
     getattr(axes, f"set_{which}scale")("symlog", linthresh=threshold, linscale=SMOOTH)
-    axis.set_major_locator(FixedLocator([*-decades[::-1], 0.0, *decades] if low < 0 else [0.0, *decades]))
+    # On an axis of many decades the label of minus the threshold would run into that of zero.
+    negative = -decades[::-1] if threshold >= 0.01 else -decades[:0:-1]
+    axis.set_major_locator(FixedLocator([*negative, 0.0, *decades] if low < 0 else [0.0, *decades]))
     minor = np.concatenate([decades[:-1] * k for k in range(2, 10)])
     axis.set_minor_locator(FixedLocator(minor))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))

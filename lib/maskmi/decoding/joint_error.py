@@ -71,7 +71,7 @@ def joint_error(model: MaskedModel, tokens: Tensor, trace: Trace, *, batch_size:
         state[sequence, position] = value
         again = remasks_of[s]
         state[remasks["sequence"][again].long(), remasks["position"][again].long()] = mask
-    if not contexts:
+    if not any(len(context) for context in contexts):  # every step committed a single position
         empty = torch.empty(0)
         return JointError(empty.long(), empty.long(), empty.long(), empty, empty, 0)
     context, target = torch.cat(contexts), torch.cat(targets)
@@ -81,11 +81,12 @@ def joint_error(model: MaskedModel, tokens: Tensor, trace: Trace, *, batch_size:
         .squeeze(1)
         .cpu()
         for chunk, aim in zip(context.split(batch_size), target.split(batch_size), strict=True)
+        if len(chunk)  # no step took several positions
     ]
     sequence, step, members = (torch.cat(column) for column in zip(*groups, strict=True))
     key = commits["step"].long() * len(state) + commits["sequence"].long()
     is_later = torch.cat([key.new_zeros(1, dtype=torch.bool), key[1:] == key[:-1]])
-    term = commits["log_prob"][is_later] - (torch.cat(given_earlier) if given_earlier else torch.empty(0))
+    term = commits["log_prob"][is_later] - torch.cat(given_earlier)
     group = torch.arange(len(members)).repeat_interleave(members - 1)
     error = torch.zeros(len(members), dtype=term.dtype).index_add_(0, group, term)
     reported, where = (trace.steps["step"] * len(state) + trace.steps["sequence"]).sort()

@@ -3,7 +3,7 @@
 Six sets of puzzles with 50 to 58 blanks, equally many of each number (one in nine), 54 on average:
 
 - *unique*: exactly one solution. *random*: cells removed at random, which usually leaves several solutions.
-- ``unique`` and ``random`` (1000 each, committed) are for reporting, ``unique-5000`` and ``random-5000`` for claims
+- ``unique`` and ``random`` (1000 each) are for reporting, ``unique-5000`` and ``random-5000`` for claims
   that one decoder is better than another, ``unique-validation`` and ``random-validation`` (1000 each) for choosing
   settings.
 
@@ -94,7 +94,7 @@ def load_test_set(name: str = "unique", folder: str | Path = FOLDER) -> PuzzleSe
 
     Raises:
         ValueError: for an unknown name, or a file that is not the one published.
-        FileNotFoundError: where a set that is not committed has not been generated yet.
+        FileNotFoundError: where the file is missing; says which command makes it.
     """
     if name not in SETS:
         raise ValueError(f"there is no set {name!r}; there are {', '.join(SETS)}")

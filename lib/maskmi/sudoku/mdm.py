@@ -36,8 +36,9 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, bias: Tensor | None, keep_attention: bool = False) -> tuple[Tensor, Tensor | None]:
         """``x`` [B, L, D], ``bias`` [heads, L, L] added to the scores (``-inf`` confines a head)."""
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm_attention(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        scale = (width // self.heads) ** -0.5
+        depth = width // self.heads
+        q, k, v = self.qkv(self.norm_attention(x)).view(batch, length, 3, self.heads, depth).permute(2, 0, 3, 1, 4)
+        scale = depth**-0.5
         attention = None
         if bias is None and not keep_attention and not torch.is_grad_enabled():
             mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)

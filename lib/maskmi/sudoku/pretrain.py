@@ -19,6 +19,7 @@ from maskmi.artefacts import load_checkpoint, save_checkpoint
 from maskmi.sudoku import solver, symmetry
 from maskmi.sudoku.mdm import MASK, SudokuMDM
 
+HELD_OUT = 512  # puzzles for validation
 WORKERS = 2  # fixed, since the order in which gradients are added decides the last digits
 
 
@@ -143,7 +144,7 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
         done, log = state["step"], state["log"]
     base_rates = [group["lr"] for o in _optimizers(masters, recipe) for group in o.param_groups]
     grids = solver.random_grids(recipe.grids, recipe.seed)
-    held_out = solver.random_grids(512, recipe.seed + 1_000_003)
+    held_out = solver.random_grids(HELD_OUT, recipe.seed + 1_000_003)
     held_out_puzzles = solver.unique_puzzles(held_out, recipe.seed + 1, 50, 58)
 
     started, loss_sum, since = time.monotonic(), 0.0, 0
@@ -171,7 +172,8 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
         loss_sum += sum(pool.map(backward, range(WORKERS)))
         since += 1
         for master, *parameters in zip(masters.values(), *(r.parameters() for r in replicas), strict=True):
-            master.grad = sum(parameter.grad.float() for parameter in parameters)
+            # A batch of one micro-batch leaves the second worker without a share.
+            master.grad = sum(parameter.grad.float() for parameter in parameters if parameter.grad is not None)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, rate in zip(groups, base_rates, strict=True):
             group["lr"] = rate * learning_rate_factor(step, recipe)

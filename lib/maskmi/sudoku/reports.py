@@ -14,23 +14,12 @@ from torch import Tensor
 from maskmi.artefacts import Artefacts
 from maskmi.baselines import at_pairs, attention_maps, mean_by_relation, regression, relation_classes
 from maskmi.head import PairHead, predict
-from maskmi.metrics import (
-    auroc,
-    bootstrap_interval,
-    calibration,
-    mcnemar,
-    paired_difference,
-    regression_scores,
-    wilson_interval,
-)
-from maskmi.sudoku.grading import GRADES
+from maskmi.metrics import auroc, calibration, regression_scores
 from maskmi.sudoku.grid import relations
 from maskmi.sudoku.mdm import MASK
-from maskmi.sudoku.study import Backbone, fitted_head, puzzle_set, summary
-from maskmi.sudoku.sweep import curve_of, family_of, label_of, paper_row
+from maskmi.sudoku.study import Backbone, fitted_head
 from maskmi.train_head import HeadRecipe, hidden_states
 
-Results = Sequence[tuple[dict[str, Any], dict[str, Tensor]]]  # settings and outcome, of study.run_sweep
 UNITS = ("row", "column", "box")
 
 
@@ -138,33 +127,6 @@ def learning_curve(
     return pd.DataFrame(rows)
 
 
-def paired_comparison(reference: Results, rivals: Results) -> pd.DataFrame:
-    """Each rival against a reference decoder at the same mean passes, puzzle by puzzle.
-
-    The reference's outcome at a rival's passes is interpolated, for every puzzle, between its two settings with the
-    nearest mean passes on both sides; rivals outside the reference's range are left out. ``difference`` is the share
-    solved by the rival less the reference's, with a 95 % paired bootstrap interval over the puzzles; ``p_value`` is
-    McNemar's for the rival against the reference's setting with the nearest passes.
-    """
-    curve = sorted((o["passes"].double().mean().item(), o["solved"].double().numpy()) for _, o in reference)
-    curve = [point for i, point in enumerate(curve) if not i or point[0] > curve[i - 1][0]]
-    rows = []
-    for settings, outcome in rivals:
-        passes, solved = outcome["passes"].double().mean().item(), outcome["solved"].double().numpy()
-        above = next((i for i, (p, _) in enumerate(curve) if p >= passes), len(curve))
-        if above in (0, len(curve)):
-            continue
-        (low, first), (high, second) = curve[above - 1], curve[above]
-        weight = (passes - low) / (high - low)
-        difference = paired_difference(solved, (1 - weight) * first + weight * second)
-        nearest = second if weight > 0.5 else first
-        row = {"decoder": label_of(settings), "passes": passes, "n": len(solved), "solved": solved.mean()}
-        row |= {"reference": solved.mean() - difference.value}
-        row |= {"difference": difference.value, "low": difference.low, "high": difference.high}
-        rows.append(row | {"p_value": mcnemar(solved.astype(bool), nearest.astype(bool))})
-    return pd.DataFrame(rows)
-
-
 def label_noise(directed: Tensor, known: Tensor) -> dict[str, float]:
     """What no predictor of a symmetric matrix can explain of the directed values: the model's own inconsistency.
 
@@ -181,100 +143,10 @@ def label_noise(directed: Tensor, known: Tensor) -> dict[str, float]:
     }
 
 
-def is_main(settings: Mapping[str, Any]) -> bool:
-    """Whether a setting belongs to the main figures: each decoder in its standard form, without the ablations."""
-    if settings["decoder"] == "entropy_bounded":
-        return settings["proxy"] == "entropy"
-    if settings["decoder"] != "mi_guided":
-        return True
-    standard = (settings["lam"], settings["alpha"], settings["reading"], settings["order"])
-    return standard == (1.0, 1.0, "cumulative", "entropy") and settings["matrix"] in (
-        "head",
-        "probed",
-        "head: tv",
-        "attention",
-        "probed: jacobian",
-    )
-
-
-def decoding_frame(results: Results) -> pd.DataFrame:
-    """The outcomes of a sweep as a table for figures: one row a setting, rates in per cent.
-
-    Columns ``family``, ``label`` (the curve), ``panel`` (the test set), ``main``, the settings (NaN where a decoder has
-    no such one), ``n``, ``passes``, ``value``, ``low``, ``high``, and ``error`` with its interval (nats).
-    """
-    rows = []
-    for settings, outcome in results:
-        row = summary(outcome, settings)
-        solved = {key: 100 * value for key, value in row["metrics"]["solved"].items()}
-        errors = finite_errors(outcome)
-        error = bootstrap_interval(errors) if len(errors) else (np.nan, np.nan, np.nan)
-        rows.append(
-            {
-                **dict.fromkeys(("budget", "lam", "alpha", "reading", "order", "matrix"), np.nan),
-                **settings,
-                "family": family_of(settings),
-                "label": curve_of(settings),
-                "panel": settings["test_set"],
-                "main": is_main(settings),
-                "n": row["n"],
-                "passes": row["passes"],
-                **solved,
-                **dict(zip(("error", "error_low", "error_high"), error, strict=True)),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def finite_errors(outcome: Mapping[str, Tensor]) -> np.ndarray:
-    """Joint errors of the parallel steps, in nats; infinite ones (combinations that the model excludes) left out."""
-    errors = outcome["joint_error"].numpy()
-    return errors[np.isfinite(errors)]
-
-
-def by_grade(results: Results, n_puzzles: int) -> pd.DataFrame:
-    """Share solved (per cent, Wilson interval) by the logic a puzzle of the *unique* set needs, for each setting."""
-    grades = puzzle_set("unique", n_puzzles).grades
-    rows = []
-    for settings, outcome in results:
-        solved = outcome["solved"].numpy()
-        for grade, name in enumerate(GRADES):
-            here = solved[grades[: len(solved)] == grade]
-            if len(here):
-                interval = {k: 100 * v for k, v in wilson_interval(int(here.sum()), len(here))._asdict().items()}
-                row = {"family": family_of(settings), "label": label_of(settings), "grade": name, "n": len(here)}
-                rows.append(row | interval)
-    return pd.DataFrame(rows)
-
-
-def against_entropy_bounded(results: Results) -> pd.DataFrame:
-    """:func:`paired_comparison` of all MI-guided settings of a sweep with its entropy-bounded ones, set by set."""
-    tables = []
-    for test_set in dict.fromkeys(settings["test_set"] for settings, _ in results):
-        here = [result for result in results if result[0]["test_set"] == test_set]
-        reference = [r for r in here if r[0]["decoder"] == "entropy_bounded" and r[0]["proxy"] == "entropy"]
-        most = max(len(outcome["solved"]) for _, outcome in here)
-        rivals = [r for r in here if r[0]["decoder"] == "mi_guided" and len(r[1]["solved"]) == most]
-        table = paired_comparison(reference, rivals)
-        table.insert(0, "set", test_set)
-        table.insert(1, "temperature", here[0][0].get("temperature", 0.0))
-        tables.append(table)
-    return pd.concat(tables, ignore_index=True)
-
-
-def statistics_row(settings: Mapping[str, Any], outcome: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A decoding row of the statistics file; those with a figure of the paper beside them carry ``headline``."""
-    row = summary(outcome, settings)
-    paper = paper_row(settings)
-    if paper and row["n"] <= 1000:
-        row["headline"] = True
-        if settings["test_set"] == "unique":
-            row["paper"] = paper
-    return row
-
-
-def probing_section(report: Mapping[str, float], contexts: int, benchmark: Path) -> dict[str, Any]:
-    """The probing section of the statistics file, with the speedup from the benchmark's results if it was run."""
+def probing_section(
+    report: Mapping[str, float], contexts: int, backbone_sha256: str, benchmark: Path
+) -> dict[str, Any]:
+    """The probing section of the statistics file; speeds come from the benchmark, if it ran on this backbone."""
     section = {
         "contexts": contexts,
         "asymmetry_nats": report["mean_asymmetry"],
@@ -284,6 +156,14 @@ def probing_section(report: Mapping[str, float], contexts: int, benchmark: Path)
         "mean_mi_nats": report["mean_mi"],
         "estimator_correlation": report["correlation"],
     }
-    if benchmark.exists():
-        section |= json.loads(benchmark.read_text())["statistics"]
+    measured = json.loads(benchmark.read_text()) if benchmark.exists() else {}
+    if measured.get("backbone_sha256") == backbone_sha256:
+        rows = measured["probing"]["rows"]
+        section |= {
+            "speedup_over_loop": rows["bfloat16"]["speedup_over_loop"]["median"],
+            "speedup_over_loop_pruned": rows["bfloat16_pruned"]["speedup_over_loop"]["median"],
+            "matrix_product_share": measured["matrix_products"]["share"],
+            "bfloat16_correlation": measured["probing"]["agreement"]["bfloat16_correlation"],
+            "bfloat16_mean_absolute_nats": measured["probing"]["agreement"]["bfloat16_mean_absolute_nats"],
+        }
     return {key: value for key, value in section.items() if value is not None}

@@ -91,13 +91,16 @@ def load_backbone(
             path of another checkpoint of the same form.
 
     Raises:
-        ValueError: for an unknown study or a damaged checkpoint.
+        ValueError: for an unknown study, a damaged checkpoint or one of another model.
         FileNotFoundError: where the checkpoint is missing.
     """
     name, path = _known(study), checkpoint_path(study, checkpoint, artefacts)
     weights, metadata = load_checkpoint(path, made_by=f"./run_all.sh --profile full --study {study}")
-    model = SudokuMDM(metadata["recipe"]["confined_heads"])
-    model.load_state_dict(weights)
+    try:
+        model = SudokuMDM(metadata["recipe"]["confined_heads"])
+        model.load_state_dict(weights)
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"checkpoint {path} is no Sudoku backbone: give one that 0_pretrain wrote") from error
     model = model.to(device, dtype).eval().requires_grad_(False)
     return Backbone(name, InThreads(model), sha256(path), sum(p.numel() for p in model.parameters()), metadata)
 
@@ -107,6 +110,8 @@ def contexts(count: int, split: str = "train") -> Tensor:
 
     ``split`` is ``train`` or ``held_out``. The first ones are the same whatever the count.
     """
+    if split not in CONTEXT_SEEDS:
+        raise ValueError(f"there is no split {split!r}; choose among {', '.join(CONTEXT_SEEDS)}")
     seed = CONTEXT_SEEDS[split]
     grids = torch.from_numpy(random_grids(count, seed).astype(np.int64))
     return random_contexts(grids, MASK, seed)[0]

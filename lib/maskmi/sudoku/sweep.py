@@ -145,7 +145,10 @@ def paired_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
 
 def paper_row(settings: Mapping[str, Any]) -> dict[str, float] | None:
     """The paper's passes and share solved at these settings, if it has them (its budget's reading: cumulative)."""
-    if settings["decoder"] == "mi_guided" and (settings["reading"], settings["matrix"]) != ("cumulative", "head"):
+    if settings.get("temperature"):
+        return None
+    standard = {"reading": "cumulative", "order": "entropy", "matrix": "head"}
+    if settings["decoder"] == "mi_guided" and any(settings[key] != value for key, value in standard.items()):
         return None
     for decoder, own, passes, solved in PAPER:
         if decoder == settings["decoder"] and all(settings.get(key) == value for key, value in own.items()):

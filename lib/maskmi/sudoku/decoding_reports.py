@@ -1,0 +1,130 @@
+"""What the Sudoku study says of decoders: tables for figures and statistics, and comparisons at equal passes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference
+from maskmi.sudoku.evaluation import solved_by_grade
+from maskmi.sudoku.study import puzzle_set, summary
+from maskmi.sudoku.sweep import curve_of, family_of, label_of, paper_row
+
+Results = Sequence[tuple[dict[str, Any], dict[str, Tensor]]]  # settings and outcome, of study.run_sweep
+
+
+def is_main(settings: Mapping[str, Any]) -> bool:
+    """Whether a setting belongs to the main figures: each decoder in its standard form, without the ablations."""
+    if settings["decoder"] == "entropy_bounded":
+        return settings["proxy"] == "entropy"
+    if settings["decoder"] != "mi_guided":
+        return True
+    standard = (settings["lam"], settings["alpha"], settings["reading"], settings["order"])
+    return standard == (1.0, 1.0, "cumulative", "entropy") and settings["matrix"] in (
+        "head",
+        "probed",
+        "head: tv",
+        "attention",
+        "probed: jacobian",
+    )
+
+
+def decoding_frame(results: Results) -> pd.DataFrame:
+    """The outcomes of a sweep as a table for figures: one row a setting, rates in per cent.
+
+    Columns ``family``, ``label`` (the curve), ``panel`` (the test set), ``main``, the settings (NaN where a decoder has
+    no such one), ``n``, ``passes``, ``value``, ``low``, ``high``, and ``error`` with its interval (nats).
+    """
+    rows = []
+    for settings, outcome in results:
+        row = summary(outcome, settings)
+        solved = {key: 100 * value for key, value in row["metrics"]["solved"].items()}
+        errors = finite_errors(outcome)
+        error = bootstrap_interval(errors) if len(errors) else (np.nan, np.nan, np.nan)
+        rows.append(
+            {
+                **dict.fromkeys(("budget", "lam", "alpha", "reading", "order", "matrix"), np.nan),
+                **settings,
+                "family": family_of(settings),
+                "label": curve_of(settings),
+                "panel": settings["test_set"],
+                "main": is_main(settings),
+                "n": row["n"],
+                "passes": row["passes"],
+                **solved,
+                **dict(zip(("error", "error_low", "error_high"), error, strict=True)),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def finite_errors(outcome: Mapping[str, Tensor]) -> np.ndarray:
+    """Joint errors of the parallel steps, in nats; infinite ones (combinations that the model excludes) left out."""
+    errors = outcome["joint_error"].numpy()
+    return errors[np.isfinite(errors)]
+
+
+def by_grade(results: Results, n_puzzles: int) -> pd.DataFrame:
+    """Share solved (per cent, Wilson interval) by the logic a puzzle of the *unique* set needs, for each setting."""
+    grades = puzzle_set("unique", n_puzzles).grades
+    tables = []
+    for settings, outcome in results:
+        table = solved_by_grade(outcome["solved"], grades[: len(outcome["solved"])])
+        tables.append(table.assign(family=family_of(settings), label=label_of(settings)))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def against_entropy_bounded(results: Results) -> pd.DataFrame:
+    """:func:`paired_comparison` of all MI-guided settings of a sweep with its entropy-bounded ones, set by set."""
+    tables = []
+    for test_set in dict.fromkeys(settings["test_set"] for settings, _ in results):
+        here = [result for result in results if result[0]["test_set"] == test_set]
+        reference = [r for r in here if r[0]["decoder"] == "entropy_bounded" and r[0]["proxy"] == "entropy"]
+        most = max(len(outcome["solved"]) for _, outcome in here)
+        rivals = [r for r in here if r[0]["decoder"] == "mi_guided" and len(r[1]["solved"]) == most]
+        table = paired_comparison(reference, rivals)
+        table.insert(0, "set", test_set)
+        table.insert(1, "temperature", here[0][0].get("temperature", 0.0))
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def statistics_row(settings: Mapping[str, Any], outcome: Mapping[str, Tensor]) -> dict[str, Any]:
+    """A decoding row of the statistics file; those with a figure of the paper beside them carry ``headline``."""
+    row = summary(outcome, settings)
+    paper = paper_row(settings)
+    if paper and row["n"] <= 1000:
+        row["headline"] = True
+        if settings["test_set"] == "unique":
+            row["paper"] = paper
+    return row
+
+
+def paired_comparison(reference: Results, rivals: Results) -> pd.DataFrame:
+    """Each rival against a reference decoder at the same mean passes, puzzle by puzzle.
+
+    The reference's outcome at a rival's passes is interpolated, for every puzzle, between its two settings with the
+    nearest mean passes on both sides; rivals outside the reference's range are left out. ``difference`` is the share
+    solved by the rival less the reference's, with a 95 % paired bootstrap interval over the puzzles; ``p_value`` is
+    McNemar's for the rival against the reference's setting with the nearest passes.
+    """
+    curve = [(o["passes"].double().mean().item(), o["solved"].double().numpy()) for _, o in reference]
+    curve.sort(key=lambda point: point[0])
+    curve = [point for i, point in enumerate(curve) if not i or point[0] > curve[i - 1][0]]
+    rows = []
+    for settings, outcome in rivals:
+        passes, solved = outcome["passes"].double().mean().item(), outcome["solved"].double().numpy()
+        if not curve or not curve[0][0] <= passes <= curve[-1][0]:
+            continue
+        above = next(i for i, (p, _) in enumerate(curve) if p >= passes)
+        (low, first), (high, second) = curve[max(0, above - 1)], curve[above]
+        weight = (passes - low) / (high - low) if above else 1.0
+        difference = paired_difference(solved, (1 - weight) * first + weight * second)
+        nearest = second if weight > 0.5 else first
+        row = {"decoder": label_of(settings), "passes": passes, "n": len(solved), "solved": solved.mean()}
+        row |= {"reference": solved.mean() - difference.value}
+        row |= {"difference": difference.value, "low": difference.low, "high": difference.high}
+        rows.append(row | {"p_value": mcnemar(solved.astype(bool), nearest.astype(bool))})
+    return pd.DataFrame(rows)

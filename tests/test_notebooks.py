@@ -1,0 +1,118 @@
+"""The notebooks: their form, and the whole study executed at smoke sizes, with its figures and statistics checked."""
+
+import ast
+import json
+import re
+
+import nbformat
+import pytest
+from conftest import ROOT
+from PIL import Image
+
+from maskmi import run, statistics
+
+NOTEBOOKS = run.find_notebooks(ROOT / "notebooks")
+SHARED_DEFAULTS: dict[str, object] = {}
+
+
+def cells(path, kind="code"):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
+
+
+def parameters(path) -> dict[str, object]:
+    (cell,) = [cell for cell in cells(path) if "parameters" in cell.metadata.get("tags", [])]
+    return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(cell.source).body}
+
+
+def test_the_five_notebooks_are_there():
+    assert [path.stem for path in NOTEBOOKS] == ["0_pretrain", "1_probe", "2_train", "3_decode", "4_analyze"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+class TestForm:
+    def test_committed_without_outputs_and_with_the_stored_kernel_python3(self, path):
+        notebook = nbformat.read(path, as_version=4)
+        assert all(not cell.outputs and cell.execution_count is None for cell in cells(path))
+        assert notebook.metadata.kernelspec.name == "python3"
+
+    def test_parameters_are_commented_and_the_next_cell_checks_them_all(self, path):
+        code = cells(path)
+        assert "parameters" in code[0].metadata.tags
+        lines = code[0].source.splitlines()
+        uncommented = [line.split(" =")[0] for line in lines if "#" not in line]
+        assert set(uncommented) <= {"seed", "head_epochs"}
+        call = re.search(r"check_parameters\((.*)\)", code[1].source, flags=re.DOTALL).group(1)
+        assert set(re.findall(r"^\s*(\w+)=", call, flags=re.MULTILINE)) == set(parameters(path))
+
+    def test_every_parameter_is_read(self, path):
+        later = "\n".join(cell.source for cell in cells(path)[2:])
+        unread = [name for name in parameters(path) if not re.search(rf"\bp\.{name}\b", later)]
+        assert not unread
+
+    def test_a_parameter_has_one_default_in_all_notebooks(self, path):
+        for name, value in parameters(path).items():
+            assert SHARED_DEFAULTS.setdefault(name, value) == value, name
+
+    def test_it_reads_as_a_text(self, path):
+        text = cells(path, "markdown")
+        assert text[0].source.startswith("# ") and len(text) >= 5
+        assert any("Conclusion" in cell.source for cell in text)
+        assert max(len(cell.source.splitlines()) for cell in cells(path)[2:]) <= 45
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The whole study by the command line's own entry, into a folder with a space in its name."""
+    output = tmp_path_factory.mktemp("smoke run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASKMI_PROFILE", "smoke")
+        status = run.main(["--profile", "smoke", "--output", str(output), "--fresh"])
+    assert status == 0
+    return output
+
+
+def test_smoke_run_draws_every_figure(smoke):
+    drawn = {path.name for path in smoke.glob("*.png")}
+    expected = {
+        "training",
+        "mi_map",
+        "mi_by_relation",
+        "calibration",
+        "learning_curve",
+        "decoding_steps",
+        "quality_against_passes",
+        "error_against_budget",
+        "grades",
+        "estimators",
+    }
+    assert {f"sudoku_{name}.png" for name in expected} <= drawn
+    for path in smoke.glob("*.png"):
+        with Image.open(path) as image:
+            low, high = image.convert("L").getextrema()
+            assert min(image.size) > 200 and high - low > 100, path.name  # not blank
+
+
+def test_smoke_statistics_are_whole_and_say_what_was_run(smoke):
+    found = statistics.load(smoke / "statistics.json")
+    study = found["studies"]["sudoku"]
+    assert found["provenance"]["profile"] == "smoke"
+    assert study["backbone"]["parameters"] == 4_158_346 and study["head"]["parameters"] == 99_969
+    assert len(study["backbone"]["sha256"]) == len(study["head"]["sha256"]) == 64
+    assert study["head"]["contexts"] == 12 and study["head"]["passes"] > 12
+    assert {"zero", "attention_regression", "categorical_jacobian"} <= set(study["head"]["baselines"])
+    rows = {(row["decoder"], json.dumps(row["settings"])): row for row in study["decoding"]}
+    decoders = {row["decoder"] for row in study["decoding"]}
+    assert decoders == {"sequential", "naive", "entropy_bounded", "mi_guided", "confidence_threshold"}
+    for row in rows.values():
+        assert row["n"] == 12 and 0 < row["passes"] <= 58 and 0 <= row["metrics"]["solved"]["value"] <= 1
+    sequential = next(row for row in study["decoding"] if row["decoder"] == "sequential")
+    assert 50 <= sequential["passes"] <= 58 and sequential["passes"] == sequential["steps"]
+    assert all(row["passes"] < sequential["passes"] for row in rows.values() if row["decoder"] != "sequential")
+
+
+def test_a_second_run_gives_the_same_statistics_from_what_is_stored(smoke, tmp_path):
+    """What an interrupted run, started again, relies on: stored results are read, and the rest comes out the same."""
+    assert run.main(["--profile", "smoke", "--output", str(tmp_path)]) == 0
+    first, second = (statistics.load(folder / "statistics.json")["studies"]["sudoku"] for folder in (smoke, tmp_path))
+    del first["provenance"], second["provenance"]
+    assert first == second
