@@ -2,7 +2,11 @@
 
 import ast
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -116,3 +120,37 @@ def test_a_second_run_gives_the_same_statistics_from_what_is_stored(smoke, tmp_p
     first, second = (statistics.load(folder / "statistics.json")["studies"]["sudoku"] for folder in (smoke, tmp_path))
     del first["provenance"], second["provenance"]
     assert first == second
+
+
+def without_times(statistics_of: dict) -> dict:
+    """A study without its provenance and the wall times, which no two runs share."""
+    rows = [{k: v for k, v in row.items() if k != "seconds_per_sequence"} for row in statistics_of["decoding"]]
+    return {k: v for k, v in statistics_of.items() if k != "provenance"} | {"decoding": rows}
+
+
+def test_a_run_killed_in_the_middle_goes_on_and_gives_the_same_statistics(smoke, tmp_path):
+    command = [sys.executable, "-m", "maskmi.run", "--profile", "smoke", "--output", str(tmp_path)]
+    with subprocess.Popen([*command, "--fresh"], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        for line in process.stdout:
+            if "2_train" in line and "cell 5" in line:  # probes are being stored, nothing else is yet
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+    assert process.returncode == -signal.SIGKILL
+    assert run.main(command[3:]) == 0
+    first, second = (statistics.load(folder / "statistics.json")["studies"]["sudoku"] for folder in (smoke, tmp_path))
+    assert without_times(first) == without_times(second)
+
+
+def test_a_mistyped_parameter_is_refused_with_the_nearest_name(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        str(ROOT / "notebooks" / "3_decode.ipynb"),
+        str(tmp_path / "out.ipynb"),
+    ]
+    done = subprocess.run(
+        [*command, "-k", "python3", "-p", "n_puzzels", "5"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode != 0
+    assert "unknown parameter 'n_puzzels'; did you mean 'n_puzzles'?" in done.stderr

@@ -82,7 +82,7 @@ def puzzles():
 
 @pytest.fixture(scope="module")
 def labelled():
-    """Three masked contexts with made-up labels, and which pairs are known."""
+    """Masked contexts with made-up labels, and which pairs are known."""
     tokens = torch.from_numpy(nearly_full(6, 5)[1].astype(np.int64))
     masked = tokens == MASK
     known = masked[:, :, None] & masked[:, None, :] & ~torch.eye(81, dtype=torch.bool)
@@ -205,8 +205,8 @@ def test_a_set_of_puzzles_begins_alike_and_has_an_end():
 # Stored steps
 
 
-def test_probes_are_made_once_and_are_those_of_the_model(backbone, other, store, labelled, no_passes):
-    tokens = labelled[0][:2]
+def test_probes_are_made_once_and_are_those_of_the_model(backbone, other, store, no_passes):
+    tokens = torch.from_numpy(nearly_full(2, 3)[1].astype(np.int64))
     probes = study.probed(backbone, store, tokens, tolerance=0.0, progress=False)
     expected = probe(backbone.model, tokens)
     assert probes.entropy_drop.allclose(expected.entropy_drop, atol=1e-4)
@@ -216,7 +216,7 @@ def test_probes_are_made_once_and_are_those_of_the_model(backbone, other, store,
     again = study.probed(backbone, store, tokens, tolerance=0.0, matrices=("tv",), progress=False)
     assert again.tv.equal(probes.tv) and again.mixture is None
     labels, known = study.labels_of(again, "tv")
-    assert known.sum(dim=(1, 2)).tolist() == [5 * 4] * 2 and labels.equal(labels.mT)
+    assert known.sum(dim=(1, 2)).tolist() == [3 * 2] * 2 and labels.equal(labels.mT)
     for tolerance, contexts in ((0.1, tokens), (0.0, tokens.flip(0))):
         with pytest.raises(AssertionError, match="made again"):
             study.probed(backbone, store, contexts, tolerance=tolerance, progress=False)
@@ -291,18 +291,18 @@ def test_decoding_is_stored(backbone, store, decoding, no_passes):
     first = decoding(backbone, store, Naive(3), {"decoder": "naive", "k": 3})
     no_passes()
     again = decoding(backbone, store, Naive(3), {"decoder": "naive", "k": 3}, batch_size=3)
-    assert all(first[name].equal(again[name]) for name in first)
+    assert same(first, again) and first["seconds"] == again["seconds"]
     assert len(first["joint_error"]) == 18
 
 
 def test_another_setting_seed_head_or_backbone_is_another_result(backbone, other, store, decoding):
-    guided = [MIGuided(0.5, pairwise=HeadMatrix(study.new_head(seed))) for seed in range(2)]
-    settings = {"decoder": "mi_guided", "budget": 0.5}
+    guided = [MIGuided(3.0, pairwise=HeadMatrix(study.new_head(seed))) for seed in range(2)]
+    settings = {"decoder": "mi_guided", "budget": 3.0}
     runs = [
         lambda: decoding(backbone, store, guided[0], settings),
         lambda: decoding(backbone, store, guided[1], settings),
         lambda: decoding(other, store, guided[0], settings),
-        lambda: decoding(backbone, store, MIGuided(0.6, pairwise=guided[0].pairwise), settings | {"budget": 0.6}),
+        lambda: decoding(backbone, store, MIGuided(4.0, pairwise=guided[0].pairwise), settings | {"budget": 4.0}),
         lambda: decoding(backbone, store, guided[0], settings, seed=1),
         lambda: decoding(backbone, store, guided[0], settings, temperature=1.0),
         lambda: decoding(backbone, store, guided[0], settings, n_joint_error=2),
@@ -316,15 +316,14 @@ def test_another_setting_seed_head_or_backbone_is_another_result(backbone, other
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_size_of_a_batch_changes_nothing(backbone, decoding, tmp_path, temperature):
-    decoder = MIGuided(1.0, pairwise=HeadMatrix(study.new_head()))
+    decoder = MIGuided(3.0, pairwise=HeadMatrix(study.new_head()))
     outcomes = [
         decoding(backbone, Artefacts(tmp_path / str(size)), decoder, batch_size=size, temperature=temperature)
-        for size in (1, 4, 512)
+        for size in (4, 512)
     ]
-    for outcome in outcomes[:2]:
-        calls = outcome.pop("batched_calls")
-        assert calls > outcomes[2]["batched_calls"]
-        assert same(outcome, {k: v for k, v in outcomes[2].items() if k != "batched_calls"})
+    calls = [outcome.pop("batched_calls") for outcome in outcomes]
+    assert calls[0] > calls[1]
+    assert same(*outcomes) and len(outcomes[0]["joint_error"]) > 0
 
 
 def test_a_sweep_names_its_set_and_temperature(backbone, store, puzzles, monkeypatch):
