@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from maskmi.model import MaskedModel, entropy, entropy_of, kl_divergence, log_probabilities, mask_token, pad_token
 

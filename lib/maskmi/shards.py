@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from maskmi.artefacts import Artefacts
 from maskmi.model import MaskedModel

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from maskmi import ROOT
 from maskmi.artefacts import Artefacts, code_digest, load_checkpoint, sha256, tensor_sha256
