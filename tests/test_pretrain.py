@@ -151,8 +151,8 @@ def test_training_writes_weights_and_log_and_lowers_the_loss(uninterrupted):
     model, folder = uninterrupted
     assert {path.name for path in folder.iterdir()} == {"tiny.safetensors", "tiny.jsonl"}
     weights, metadata = load_checkpoint(folder / "tiny.safetensors")
-    assert all(weights[name].equal(tensor) for name, tensor in model.state_dict().items())
-    assert all(tensor.dtype == torch.float32 for tensor in weights.values())
+    assert all(weights[name].float().equal(tensor) for name, tensor in model.state_dict().items())
+    assert all(tensor.dtype == torch.bfloat16 for tensor in weights.values())
     log = [json.loads(line) for line in (folder / "tiny.jsonl").read_text().splitlines()]
     assert [(row["step"], row["grids"]) for row in log] == [(2, 64), (3, 96)]
     assert metadata["log"] == log[-1] and Recipe(**metadata["recipe"]) == TINY
