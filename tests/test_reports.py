@@ -9,7 +9,7 @@ import torch
 from maskmi.baselines import at_pairs, attention_maps, mean_by_relation, pair_index, regression, relation_classes
 from maskmi.metrics import wilson_interval
 from maskmi.model import Output
-from maskmi.sudoku import decoding_reports, reports
+from maskmi.sudoku import decoding_reports, reports, sweep
 from maskmi.sudoku.evaluation import likelihood_bound, solved_by_grade
 from maskmi.sudoku.grading import GRADES
 from maskmi.sudoku.grid import relations
@@ -214,7 +214,7 @@ def test_the_frame_of_a_sweep_has_a_row_a_setting():
     ],
 )
 def test_the_main_figures_leave_ablations_out(settings, main):
-    assert decoding_reports.is_main(settings) is main
+    assert sweep.is_main(settings) is main
 
 
 def test_shares_by_grade_for_each_setting(monkeypatch):

@@ -10,25 +10,9 @@ from torch import Tensor
 from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference
 from maskmi.sudoku.evaluation import solved_by_grade
 from maskmi.sudoku.study import puzzle_set, summary
-from maskmi.sudoku.sweep import curve_of, family_of, label_of, paper_row
+from maskmi.sudoku.sweep import curve_of, family_of, is_main, label_of, paper_row
 
 Results = Sequence[tuple[dict[str, Any], dict[str, Tensor]]]  # settings and outcome, of study.run_sweep
-
-
-def is_main(settings: Mapping[str, Any]) -> bool:
-    """Whether a setting belongs to the main figures: each decoder in its standard form, without the ablations."""
-    if settings["decoder"] == "entropy_bounded":
-        return settings["proxy"] == "entropy"
-    if settings["decoder"] != "mi_guided":
-        return True
-    standard = (settings["lam"], settings["alpha"], settings["reading"], settings["order"])
-    return standard == (1.0, 1.0, "cumulative", "entropy") and settings["matrix"] in (
-        "head",
-        "probed",
-        "head: tv",
-        "attention",
-        "probed: jacobian",
-    )
 
 
 def decoding_frame(results: Results) -> pd.DataFrame:

@@ -111,8 +111,8 @@ def validation_scores(model: SudokuMDM, solutions: np.ndarray, puzzles: np.ndarr
 def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch.bfloat16, snapshot_every: int = 200):
     """Trains a model and writes ``<name>.safetensors`` and the log ``<name>.jsonl`` into ``folder``.
 
-    Weights are kept in float32 while training, used in ``dtype``, and stored in it. A snapshot beside the log lets an interrupted run go on; a run
-    that was finished before is read.
+    Weights are kept in float32 while training, used in ``dtype``, and stored in it. A snapshot beside the log lets an
+    interrupted run go on; a run that was finished before is read.
 
     Returns:
         The trained :class:`SudokuMDM`, its weights rounded to ``dtype``, in float32.

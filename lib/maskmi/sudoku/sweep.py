@@ -38,6 +38,7 @@ FAMILIES = {
     "attention": "attention_guided",
     "probed": "mi_oracle",
 }
+MAIN_MATRICES = ("head", "head: tv", "attention", "probed", "probed: jacobian")
 BUDGETS = (0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 2.0)  # nats
 
 
@@ -82,6 +83,23 @@ def whole_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
         if settings not in seen:
             seen.append(settings)
             yield settings, decoder
+
+
+def chosen_sweep(name: str, heads: Mapping[str, PairHead], test_set: str) -> list[Setting]:
+    """The ``short`` or the ``whole`` sweep; its variants (proxies, ablations) are run on the *unique* set only."""
+    if name == "short":
+        return list(short_sweep(heads))
+    return [setting for setting in whole_sweep(heads) if test_set == "unique" or is_main(setting[0])]
+
+
+def is_main(settings: Mapping[str, Any]) -> bool:
+    """Whether a setting belongs to the main figures: each decoder in its standard form, without the ablations."""
+    if settings["decoder"] == "entropy_bounded":
+        return settings["proxy"] == "entropy"
+    if settings["decoder"] != "mi_guided":
+        return True
+    standard = (settings["lam"], settings["alpha"], settings["reading"], settings["order"])
+    return standard == (1.0, 1.0, "cumulative", "entropy") and settings["matrix"] in MAIN_MATRICES
 
 
 def _whole(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
