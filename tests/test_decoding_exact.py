@@ -112,7 +112,7 @@ def test_joint_error_by_hand(values, expected):
     trace = decode(model, masks(1, model), write, keep_trace=True).trace
     measured = joint_error(model, masks(1, model), trace)
     assert measured.error.tolist() == pytest.approx([expected])
-    assert measured.members.tolist() == [2] and measured.passes == 1
+    assert measured.members.tolist() == measured.left.tolist() == [2] and measured.passes == 1
     assert measured.spent.isnan().all()
 
 

@@ -159,6 +159,14 @@ def test_ablation_has_a_line_for_each_budget(weight, symbol):
     assert legend_labels(figure) == ["γ = 0.3", "γ = 0.6"]
 
 
+def test_errors_stand_at_the_number_of_masked_positions():
+    rows = pd.DataFrame({"family": "naive", "blanks": [13.5, 4.5], "value": [0.2, -0.1], "members": [4, 3]})
+    left, right = figures.error_by_blanks(rows.assign(low=[0.1, -0.2], high=[0.3, 0.0])).axes
+    x, y, low, high = next(iter(error_bars(left).values()))
+    assert (x.tolist(), y.tolist(), low.tolist(), high.tolist()) == ([4.5, 13.5], [-0.1, 0.2], [-0.2, 0.1], [0.0, 0.3])
+    assert right.lines[0].get_ydata().tolist() == [3, 4]
+
+
 def test_grade_split_groups_points_by_grade():
     rows = pd.DataFrame({"family": ["naive", "mi_guided"] * 2, "grade": ["easy", "easy", "hard", "hard"]})
     rows = rows.assign(value=[90, 95, 40, 50], low=[85, 91, 35, 45], high=[93, 98, 45, 55], n=[120, 120, 880, 880])

@@ -37,6 +37,16 @@ def outcome(solved, passes, errors=()):
     }
 
 
+def test_joint_errors_are_averaged_by_the_blanks_before_the_step():
+    found = outcome([True], 3, errors=[0.5, 0.1, 0.3, np.inf])
+    found |= {"joint_left": torch.tensor([20, 17, 10, 12]), "joint_members": torch.tensor([6, 2, 4, 9])}
+    table = decoding_reports.error_by_blanks([(BOUNDED, found)])
+    assert table.blanks.tolist() == [13.5, 22.5]  # 9 to 17 blanks and 18 to 26
+    assert table.value.tolist() == pytest.approx([0.2, 0.5])
+    assert table.members.tolist() == [3, 6] and table.steps.tolist() == [2, 1]
+    assert (table.low <= table.value).all() and (table.value <= table.high).all()
+
+
 # Matrices
 
 
@@ -278,3 +288,14 @@ def test_mi_guided_is_compared_on_each_set_with_entropy_bounding_by_entropy():
     table = decoding_reports.against_entropy_bounded(results)
     assert table["set"].tolist() == ["unique", "random"]  # the oracle saw fewer puzzles, so it has no pairs
     assert table["difference"].tolist() == pytest.approx([0.5, 0.5]) and table["temperature"].tolist() == [0, 0]
+
+
+def test_the_oracle_is_compared_with_the_head_on_its_own_puzzles():
+    oracle = MI | {"matrix": "probed"}
+    results = [(MI, outcome([True, False, True, True], 12)), (oracle, outcome([True, True], 10))]
+    results += [(oracle | {"budget": 0.6}, outcome([True, True], 8))]  # the head was not run at this budget
+    (row,) = decoding_reports.oracle_against_head(results).to_dict("records")
+    assert (row["decoder"], row["against"]) == ("MI (probed) γ=0.3", "MI (head) γ=0.3")
+    assert (row["n"], row["passes"], row["reference_passes"]) == (2, 10, 12)
+    assert (row["solved"], row["reference"], row["difference"]) == (1.0, 0.5, 0.5)
+    assert row["low"] <= 0.5 <= row["high"] and row["p_value"] == 1

@@ -214,6 +214,26 @@ def error_against_budget(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+def error_by_blanks(rows: pd.DataFrame) -> Figure:
+    """Joint error of parallel steps (nats, left) and their size (right) by the number of masked positions before them.
+
+    ``rows`` has family, blanks, value, low, high, members, perhaps label.
+    """
+    rows = _curves(rows, ["blanks", "value", "low", "high", "members"])
+    with style():
+        figure, ((left, right),) = panels(1, 2, (9, 3.6))
+        for (family, label), curve, line in _each_curve(rows):
+            curve = curve.sort_values("blanks")
+            _errorbar(left, curve, "blanks", "value", family, label, line)
+            right.plot(curve.blanks, curve.members, color=colour_of(family), ls=line, marker=_marker(family), ms=5)
+        left.axhline(0, color="#808080", lw=0.8, zorder=1)
+        left.set(xlabel="masked positions before the step", ylabel="joint error of a step (nats)")
+        right.set(xlabel="masked positions before the step", ylabel="positions committed in a step")
+        right.set_ylim(bottom=0)
+        _legend(figure, [left], inside=0)
+    return figure
+
+
 def ablation(rows: pd.DataFrame, ylabel: str = "solved %") -> Figure:
     """Quality and passes against a weight; ``rows`` has lam or alpha, value, low, high, passes, line (its budget)."""
     weight, symbol = ("lam", "λ, weight of the dependence") if "lam" in rows else ("alpha", "α, weight of the entropy")

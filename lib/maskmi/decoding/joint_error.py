@@ -13,12 +13,14 @@ from maskmi.model import MaskedModel, log_probabilities, mask_token
 class JointError:
     """Columns over the parallel steps (those with two members or more), by step and then by sequence, on the CPU.
 
-    ``error`` in nats; ``spent`` is what the decoder reported of its budget, NaN where it reports none.
+    ``left`` is the number of masked positions before the step, ``error`` in nats; ``spent`` is what the decoder
+    reported of its budget, NaN where it reports none.
     """
 
     sequence: Tensor
     step: Tensor
     members: Tensor
+    left: Tensor
     error: Tensor
     spent: Tensor
     passes: int  # evaluations that measuring took: one for each member of a step but its first
@@ -67,13 +69,14 @@ def joint_error(model: MaskedModel, tokens: Tensor, trace: Trace, *, batch_size:
         contexts.append(context)
         targets.append(torch.stack([position[later], value[later]], dim=1))
         several = members > 1
-        groups.append((unique[several], torch.full((int(several.sum()),), s), members[several]))
+        left = (state[unique[several]] == mask).sum(1)
+        groups.append((unique[several], torch.full_like(left, s), members[several], left))
         state[sequence, position] = value
         again = remasks_of[s]
         state[remasks["sequence"][again].long(), remasks["position"][again].long()] = mask
     if not any(len(context) for context in contexts):  # every step committed a single position
         empty = torch.empty(0)
-        return JointError(empty.long(), empty.long(), empty.long(), empty, empty, 0)
+        return JointError(*[empty.long()] * 4, empty, empty, 0)
     context, target = torch.cat(contexts), torch.cat(targets)
     given_earlier = [
         log_probabilities(model(chunk.to(model.device)).logits[torch.arange(len(chunk)), aim[:, 0]])
@@ -83,7 +86,7 @@ def joint_error(model: MaskedModel, tokens: Tensor, trace: Trace, *, batch_size:
         for chunk, aim in zip(context.split(batch_size), target.split(batch_size), strict=True)
         if len(chunk)  # no step took several positions
     ]
-    sequence, step, members = (torch.cat(column) for column in zip(*groups, strict=True))
+    sequence, step, members, left = (torch.cat(column) for column in zip(*groups, strict=True))
     key = commits["step"].long() * len(state) + commits["sequence"].long()
     is_later = torch.cat([key.new_zeros(1, dtype=torch.bool), key[1:] == key[:-1]])
     term = commits["log_prob"][is_later] - torch.cat(given_earlier)
@@ -91,4 +94,4 @@ def joint_error(model: MaskedModel, tokens: Tensor, trace: Trace, *, batch_size:
     error = torch.zeros(len(members), dtype=term.dtype).index_add_(0, group, term)
     reported, where = (trace.steps["step"] * len(state) + trace.steps["sequence"]).sort()
     spent = trace.steps["spent"][where[torch.searchsorted(reported, step * len(state) + sequence)]]
-    return JointError(sequence, step, members, error, spent, len(context))
+    return JointError(sequence, step, members, left, error, spent, len(context))

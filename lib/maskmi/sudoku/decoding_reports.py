@@ -50,6 +50,31 @@ def finite_errors(outcome: Mapping[str, Tensor]) -> np.ndarray:
     return errors[np.isfinite(errors)]
 
 
+def error_by_blanks(results: Results, width: int = 9) -> pd.DataFrame:
+    """Mean joint error (nats) of the parallel steps by the number of blanks before them, in bins of ``width`` blanks.
+
+    One row a setting and bin: ``family``, ``label``, ``blanks`` (the bin's centre), ``members`` (mean number of cells
+    in a step), ``value`` with its 95 % bootstrap interval, ``steps`` (their number).
+    """
+    rows = []
+    for settings, outcome in results:
+        steps = pd.DataFrame({key: outcome[f"joint_{key}"].numpy() for key in ("left", "error", "members")})
+        steps = steps[np.isfinite(steps.error)]
+        for index, part in steps.groupby(steps.left // width):
+            value, low, high = bootstrap_interval(part.error.to_numpy())
+            rows.append(
+                {
+                    "family": family_of(settings),
+                    "label": label_of(settings),
+                    "blanks": (index + 0.5) * width,
+                    "members": part.members.mean(),
+                    "steps": len(part),
+                    **{"value": value, "low": low, "high": high},
+                }
+            )
+    return pd.DataFrame(rows)
+
+
 def by_grade(results: Results, n_puzzles: int) -> pd.DataFrame:
     """Share solved (per cent, Wilson interval) by the logic a puzzle of the *unique* set needs, for each setting."""
     grades = puzzle_set("unique", n_puzzles).grades
@@ -72,7 +97,31 @@ def against_entropy_bounded(results: Results) -> pd.DataFrame:
         table.insert(0, "set", test_set)
         table.insert(1, "temperature", here[0][0].get("temperature", 0.0))
         tables.append(table)
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat(tables, ignore_index=True).assign(against="entropy bounding at equal passes")
+
+
+def oracle_against_head(results: Results) -> pd.DataFrame:
+    """Decoding by the probed matrix against the head at the same settings, on the puzzles that both decoded.
+
+    The columns are those of :func:`against_entropy_bounded`, and ``reference_passes``: these differ here.
+    """
+    heads = {label_of(s): (s, o) for s, o in results if s.get("matrix") == "head" and s["test_set"] == "unique"}
+    rows = []
+    for settings, outcome in results:
+        same = label_of(settings | {"matrix": "head"})
+        if settings.get("matrix") != "probed" or same not in heads:
+            continue
+        n = len(outcome["solved"])
+        head = {key: heads[same][1][key][:n].double().numpy() for key in ("solved", "passes")}
+        solved = outcome["solved"].double().numpy()
+        difference = paired_difference(solved, head["solved"])
+        row = {"set": settings["test_set"], "temperature": settings.get("temperature", 0.0)}
+        row |= {"decoder": label_of(settings), "passes": outcome["passes"].double().mean().item(), "n": n}
+        row |= {"solved": solved.mean(), "reference": head["solved"].mean(), **difference._asdict()}
+        row["difference"] = row.pop("value")
+        row["p_value"] = mcnemar(solved.astype(bool), head["solved"].astype(bool))
+        rows.append(row | {"against": same, "reference_passes": head["passes"].mean()})
+    return pd.DataFrame(rows)
 
 
 def statistics_row(settings: Mapping[str, Any], outcome: Mapping[str, Tensor]) -> dict[str, Any]:
