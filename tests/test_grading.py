@@ -3,7 +3,7 @@ import pytest
 
 from maskmi.sudoku import grading
 from maskmi.sudoku.grid import parse_puzzle
-from maskmi.sudoku.solver import ALL, MASK, UNITS, guesses, random_grids, unique_puzzles
+from maskmi.sudoku.solver import ALL, MASK, UNITS, guesses, random_grids, solve, unique_puzzles
 from maskmi.sudoku.symmetry import random_symmetry
 
 # Project Euler 96, grid 01, and Inkala's puzzle of 2012, which needs far more than the techniques graded here.
@@ -151,3 +151,15 @@ def test_a_puzzle_without_solution_is_refused():
     stuck = parse_puzzle("12345678........." + "9" + "." * 63)  # r1c9 can only be 9, which column 9 has
     with pytest.raises(ValueError, match="puzzle 1 .*no solution"):
         grading.grade(np.stack([parse_puzzle(EASY), stuck]))
+
+
+def test_after_singles_fills_what_logic_gives_and_nothing_else():
+    easy, hardest = parse_puzzle(EASY), parse_puzzle(HARDEST)
+    filled = grading.after_singles(np.stack([easy, hardest]))
+    assert (filled[0] == solve(easy[None])[0]).all()
+    assert (filled[1] == hardest).all()
+    puzzles = unique_puzzles(random_grids(50, 3), 4, 50, 58)
+    filled, solved = grading.after_singles(puzzles), solve(puzzles)
+    assert ((filled == MASK) | (filled == solved)).all()
+    assert (((filled == MASK).sum(1) == 0) == (grading.grade(puzzles) == grading.EASY)).all()
+    assert (grading.after_singles(filled) == filled).all()

@@ -10,6 +10,7 @@ import torch
 
 from maskmi.artefacts import load_checkpoint
 from maskmi.sudoku import pretrain
+from maskmi.sudoku.grading import after_singles
 from maskmi.sudoku.grid import violations
 from maskmi.sudoku.mdm import MASK, SudokuMDM
 from maskmi.sudoku.pretrain import RECIPES, Recipe, learning_rate_factor, masked_batch, train
@@ -86,6 +87,29 @@ def test_puzzle_rows_have_one_solution_and_the_others_are_masked_uniformly():
     assert (count_solutions(tokens.numpy().astype(np.uint8)[24:]) > 1).any()
 
 
+def test_stuck_puzzles_stand_where_singles_end():
+    recipe = replace(PLAIN, batch_size=48, puzzle_share=1.0, min_blanks=54, stuck_share=1.0)
+    tokens, targets = masked_batch(GRIDS, recipe, 0)
+    puzzles = tokens.numpy().astype(np.uint8)
+    assert (solve(puzzles) == grids_of(tokens, targets)).all()
+    filled = after_singles(puzzles)
+    # Where singles solve a puzzle it stays as it is; what is left of the others they do not change.
+    stuck = (filled == MASK).any(1)
+    assert stuck.any() and (filled[stuck] == puzzles[stuck]).all()
+
+
+def test_a_stage_goes_on_from_the_one_before(tmp_path, monkeypatch):
+    first = replace(TINY, presentations=64)
+    second = replace(TINY, presentations=32, shown=64, continues="first", muon_rate=0.0, adam_rate=0.0)
+    monkeypatch.setitem(RECIPES, "first", first)
+    model = train(second, tmp_path, "second", snapshot_every=1)
+    before = load_checkpoint(tmp_path / "first.safetensors")[0]
+    assert all(value.equal(before[name].float()) for name, value in model.state_dict().items())  # its rates are zero
+    log = [json.loads(line) for line in (tmp_path / "second.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["grids"]) for row in log] == [(1, 32), (2, 64), (3, 96)]
+    assert masked_batch(GRIDS, second, 0)[0].equal(masked_batch(GRIDS, replace(TINY, presentations=96), 2)[0])
+
+
 def test_learning_rates_rise_stay_and_fall_to_zero():
     recipe = Recipe(presentations=1000, batch_size=10, warmup_steps=10, decay_share=0.2)  # 100 steps, the last 20 fall
     by_hand = {0: 0.1, 4: 0.5, 9: 1.0, 50: 1.0, 80: 1.0, 90: 0.5, 99: 0.05}
@@ -94,8 +118,9 @@ def test_learning_rates_rise_stay_and_fall_to_zero():
 
 
 def test_the_papers_budget_is_ten_epochs_of_a_hundred_thousand_grids():
-    strong = RECIPES["strong"]
-    assert strong.presentations == 768_000 <= 10 * strong.grids and strong.steps == 6000
+    first, strong = RECIPES["strong_first"], RECIPES["strong"]
+    assert strong.continues == "strong_first" and strong.shown == first.presentations
+    assert first.presentations + strong.presentations == 10 * strong.grids
     weak = RECIPES["paper_strength"]
     assert (weak.confined_heads, weak.augment, weak.puzzle_share) == (0, False, 0.0)
 

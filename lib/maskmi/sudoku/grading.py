@@ -42,6 +42,11 @@ def grade_names(puzzles: Grids) -> list[str]:
     return [GRADES[k] for k in grade(puzzles)]
 
 
+def after_singles(puzzles: Grids) -> Grids:
+    """The puzzles [n, 81] with every cell filled that naked and hidden singles give, until there are none left."""
+    return _after_singles(checked(puzzles))
+
+
 def _boxes_and_lines():
     """For each box crossing a row or column: the three shared cells, the rest of the box, the rest of the line."""
     crossings = [(box, line) for box in UNITS[18:] for line in UNITS[:18] if len(np.intersect1d(box, line)) == 3]
@@ -89,6 +94,22 @@ def _grade(puzzles):
                 break
         grades[i] = needed
     return grades
+
+
+@njit(cache=True, nogil=True)
+def _after_singles(puzzles):
+    filled = puzzles.copy()
+    candidates = np.empty(81, np.int64)
+    for i in range(len(puzzles)):
+        for cell in range(81):
+            candidates[cell] = ALL if puzzles[i, cell] == MASK else 1 << puzzles[i, cell]
+        _singles(candidates)
+        for cell in range(81):
+            if candidates[cell] & FULL:
+                for digit in range(9):
+                    if candidates[cell] >> digit & 1:
+                        filled[i, cell] = digit
+    return filled
 
 
 @njit(cache=True, nogil=True)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from maskmi.artefacts import load_checkpoint, save_checkpoint
 from maskmi.sudoku import solver, symmetry
+from maskmi.sudoku.grading import after_singles
 from maskmi.sudoku.mdm import MASK, SudokuMDM
 
 HELD_OUT = 512  # puzzles for validation
@@ -25,15 +26,20 @@ WORKERS = 2  # fixed, since the order in which gradients are added decides the l
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run. ``plain`` is the paper's, ``strong`` what made training better at equal data."""
+    """One training run, or a stage of one."""
 
     grids: int = 100_000  # distinct training grids
-    presentations: int = 768_000  # grids shown in all; the paper shows 10 × 100,000
+    presentations: int = 768_000  # grids shown; the paper shows 10 × 100,000 in all
+    shown: int = 0  # grids shown by the stage before
+    continues: str = ""  # name of the recipe of that stage, whose weights this one starts from
     batch_size: int = 128
     micro_batch: int = 32  # one worker's share at a time; on a CPU, the size whose activations stay in cache
     confined_heads: int = 2  # of each layer, for rows, columns and boxes each; 0 is a plain transformer
     augment: bool = True  # a random symmetry of the grid at each presentation
     puzzle_share: float = 0.5  # share of presentations masked like puzzles with one solution, the rest uniformly
+    min_blanks: int = 44  # of these puzzles; their blanks lie evenly between the two
+    max_blanks: int = 60
+    stuck_share: float = 0.0  # share of the puzzles that start where naked and hidden singles end
     muon_rate: float = 0.02  # matrices
     adam_rate: float = 2e-3  # embeddings, norms, biases, the last layer
     warmup_steps: int = 100
@@ -46,13 +52,26 @@ class Recipe:
 
 
 RECIPES = {
-    "strong": Recipe(),
+    "strong_first": Recipe(),
+    # The rest of the paper's budget: what is left to learn are the puzzles that simple logic does not solve.
+    "strong": Recipe(
+        presentations=232_000,
+        shown=768_000,
+        continues="strong_first",
+        puzzle_share=0.75,
+        min_blanks=50,
+        stuck_share=0.5,
+        muon_rate=0.01,
+        adam_rate=1e-3,
+        decay_share=1.0,
+    ),
     "paper_strength": Recipe(presentations=54_400, batch_size=64, confined_heads=0, augment=False, puzzle_share=0.0),
 }
 
 
 def masked_batch(grids: np.ndarray, recipe: Recipe, step: int) -> tuple[Tensor, Tensor]:
     """Tokens and targets [batch_size, 81] of a step; targets are -100 where the cell is visible."""
+    step += recipe.shown // recipe.batch_size
     rng = np.random.default_rng([recipe.seed, step])
     first = step * recipe.batch_size
     order = np.arange(first, first + recipe.batch_size)
@@ -68,7 +87,13 @@ def masked_batch(grids: np.ndarray, recipe: Recipe, step: int) -> tuple[Tensor, 
     masked = rng.random(batch.shape) < rng.random((len(batch), 1))
     puzzles = round(recipe.puzzle_share * len(batch))
     if puzzles:
-        blanks = solver.unique_puzzles(batch[:puzzles], int(rng.integers(2**62)), 44, 60) == MASK
+        seed = int(rng.integers(2**62))
+        unsolved = solver.unique_puzzles(batch[:puzzles], seed, recipe.min_blanks, recipe.max_blanks)
+        if recipe.stuck_share:
+            stuck = after_singles(unsolved)
+            replaced = (rng.random(puzzles) < recipe.stuck_share) & (stuck == MASK).any(1)
+            unsolved[replaced] = stuck[replaced]
+        blanks = unsolved == MASK
         # Half of them stand for a puzzle as given, the others for a state on the way to its solution.
         kept = np.where(rng.random((puzzles, 1)) < 0.5, 1.0, rng.random((puzzles, 1)))
         masked[:puzzles] = blanks & (rng.random(blanks.shape) < kept)
@@ -112,7 +137,7 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
     """Trains a model and writes ``<name>.safetensors`` and the log ``<name>.jsonl`` into ``folder``.
 
     Weights are kept in float32 while training, used in ``dtype``, and stored in it. A snapshot beside the log lets an
-    interrupted run go on; a run that was finished before is read.
+    interrupted run go on; a run that was finished before is read. A stage that continues another makes that first.
 
     Returns:
         The trained :class:`SudokuMDM`, its weights rounded to ``dtype``, in float32.
@@ -129,11 +154,15 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
             raise ValueError(f"{finished} was trained by another recipe; delete it to start anew")
         model.load_state_dict(weights)
         return model
+    done, log = 0, []
+    if recipe.continues:
+        before = train(RECIPES[recipe.continues], folder, recipe.continues, dtype=dtype, snapshot_every=snapshot_every)
+        model.load_state_dict(before.state_dict())
+        log = [json.loads(line) for line in (folder / f"{recipe.continues}.jsonl").read_text().splitlines()]
     # One replica a worker thread, each with one compute thread: no barrier within a layer, activations stay in cache.
     replicas = [SudokuMDM(recipe.confined_heads).to(dtype) for _ in range(WORKERS)]
     masters = dict(model.named_parameters())
     optimizers = _optimizers(masters, recipe)
-    done, log = 0, []
     if snapshot.exists():
         state = torch.load(snapshot, weights_only=True)
         if state["recipe"] != asdict(recipe):
@@ -180,7 +209,8 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
         list(pool.map(lambda optimizer: optimizer.step(), optimizers))
         last = step + 1 == recipe.steps
         if (step + 1) % snapshot_every == 0 or last:
-            row = {"step": step + 1, "grids": (step + 1) * recipe.batch_size, "loss": loss_sum / since}
+            shown = recipe.shown + (step + 1) * recipe.batch_size
+            row = {"step": shown // recipe.batch_size, "grids": shown, "loss": loss_sum / since}
             row |= {"learning_rate": groups[0]["lr"], **validation_scores(replicas[0], held_out, held_out_puzzles)}
             row["seconds"] = (log[-1]["seconds"] if log else 0.0) + time.monotonic() - started
             started, loss_sum, since = time.monotonic(), 0.0, 0
