@@ -1,7 +1,5 @@
 """Batches in pieces on worker threads: the numbers of the bare model, its options and its errors."""
 
-import shutil
-
 import pytest
 import torch
 
@@ -127,24 +125,3 @@ def test_looks_like_its_model():
 def test_piece_too_small_is_refused():
     with pytest.raises(ValueError, match="at least 8"):
         InThreads(Recording(), piece=4)
-
-
-@pytest.mark.skipif(not shutil.which("g++"), reason="compiling needs a C++ compiler")
-def test_compiled_numbers_do_not_depend_on_the_batch_and_are_those_of_the_model(two_workers):
-    model = sudoku_model(torch.float32, confined_heads=2)
-    compiled = InThreads(model, piece=8, compiled=True)
-    tokens = torch.randint(0, 10, (20, 81), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        bare = model(tokens)
-    whole = compiled(tokens)
-    for name in ("logits", "hidden"):
-        torch.testing.assert_close(getattr(whole, name), getattr(bare, name), rtol=1e-4, atol=1e-4)
-    assert compiled(tokens[:3]).logits.equal(whole.logits[:3])
-    assert compiled(tokens[:0]).logits.shape == (0, 81, 9)
-    assert compiled(tokens, attention=True).attention is not None
-
-
-def test_compiling_without_a_compiler_says_so(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(RuntimeError, match="install g\\+\\+"):
-        InThreads(Recording(), compiled=True)

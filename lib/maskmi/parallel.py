@@ -5,7 +5,6 @@ slowest thread. The numbers are the same, for no operation mixes sequences.
 """
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -38,26 +37,13 @@ class InThreads:
     """A masked model on the CPU that evaluates its batches in pieces of at most ``piece`` sequences, in parallel.
 
     For inference only: no gradients. On another device than the CPU it calls the model as it is.
-
-    Args:
-        compiled: let ``torch.compile`` fuse the model's operations, for half a minute at the first call and about a
-            third less time after it. Pieces then have exactly ``piece`` sequences, the last one filled up; calls that
-            ask for the attention run as usual. Rounding differs slightly from that of the model as it is.
-
-    Raises:
-        ValueError: if ``piece`` is too small.
-        RuntimeError: if ``compiled`` and there is no C++ compiler.
     """
 
-    def __init__(self, model: MaskedModel, piece: int = 32, compiled: bool = False):
+    def __init__(self, model: MaskedModel, piece: int = 32):
         if piece < SMALLEST_PIECE:
             raise ValueError(f"piece must be at least {SMALLEST_PIECE} sequences, not {piece}")
-        if compiled and not any(map(shutil.which, ("g++", "clang++", "c++"))):
-            raise RuntimeError("compiling the model needs a C++ compiler: install g++, or set compiled=False")
         self.model, self.piece = model, piece
         self.values, self.hidden_size = model.values, model.hidden_size
-        self._fused: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
-        self.compiled = compiled
 
     @property
     def device(self) -> torch.device:
@@ -65,8 +51,6 @@ class InThreads:
 
     def __call__(self, tokens: Tensor, attention: bool = False) -> Output:
         """As the model itself; see :class:`maskmi.model.MaskedModel`."""
-        if self.compiled and not attention and self.device.type == "cpu" and len(tokens):
-            return self._evaluate_compiled(tokens)
         size = min(self.piece, max(SMALLEST_PIECE, -(-len(tokens) // WORKERS)))
         if self.device.type != "cpu" or len(tokens) <= size:
             with torch.no_grad():
@@ -76,12 +60,3 @@ class InThreads:
             pieces[-2:] = [torch.cat(pieces[-2:])]
         outputs = threaded_map(lambda part: self.model(part, attention), pieces)
         return Output(*(None if column[0] is None else torch.cat(column) for column in zip(*outputs, strict=True)))
-
-    def _evaluate_compiled(self, tokens: Tensor) -> Output:
-        filler = tokens[-1:].expand(-len(tokens) % self.piece, -1)
-        pieces = torch.cat([tokens, filler]).split(self.piece)
-        if self._fused is None:  # by one thread, before the others need it
-            self._fused = torch.compile(lambda t: tuple(self.model(t)[:2]), dynamic=False, options={"freezing": True})
-            threaded_map(self._fused, pieces[:1])
-        parts = zip(*threaded_map(self._fused, pieces), strict=True)
-        return Output(*(torch.cat(part)[: len(tokens)] for part in parts), None)

@@ -53,8 +53,7 @@ class Backbone:
     def identity(self) -> dict[str, str]:
         """What a stored result names as its input."""
         dtype = str(next(self.model.model.parameters()).dtype)
-        compiled = {"compiled": "true"} if self.model.compiled else {}
-        return {"backbone": self.sha256, "dtype": dtype, "code": code_digest("maskmi.sudoku.mdm"), **compiled}
+        return {"backbone": self.sha256, "dtype": dtype, "code": code_digest("maskmi.sudoku.mdm")}
 
 
 def checkpoint_path(study: str, checkpoint: str | Path = "shipped", artefacts: str | Path | None = None) -> Path:
@@ -84,14 +83,12 @@ def load_backbone(
     artefacts: str | Path | None = None,
     dtype: torch.dtype = torch.bfloat16,
     device: str = "cpu",
-    compiled: bool = False,
 ) -> Backbone:
     """The study's backbone.
 
     Args:
         checkpoint: ``shipped`` with the repository, ``trained`` by ``0_pretrain`` into the folder ``artefacts``, or the
             path of another checkpoint of the same form.
-        compiled: see :class:`maskmi.parallel.InThreads`.
 
     Raises:
         ValueError: for an unknown study, a damaged checkpoint or one of another model.
@@ -105,8 +102,7 @@ def load_backbone(
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"checkpoint {path} is no Sudoku backbone: give one that 0_pretrain wrote") from error
     model = model.to(device, dtype).eval().requires_grad_(False)
-    threaded = InThreads(model, compiled=compiled)
-    return Backbone(name, threaded, sha256(path), sum(p.numel() for p in model.parameters()), metadata)
+    return Backbone(name, InThreads(model), sha256(path), sum(p.numel() for p in model.parameters()), metadata)
 
 
 def contexts(count: int, split: str = "train") -> Tensor:
@@ -234,8 +230,8 @@ def decoded(
     Returns:
         For each puzzle ``solved`` (a valid grid that keeps the givens), ``solution`` (the grid that the puzzle was made
         from), ``violations``, ``passes``, ``matrix_passes``, ``steps``; for each parallel step of the first puzzles
-        ``joint_error``, ``joint_members``, ``joint_left``, ``joint_spent``, ``joint_sequence``, ``joint_step``; and
-        scalars ``batched_calls``, ``seconds``.
+        ``joint_error``, ``joint_members``, ``joint_spent``, ``joint_sequence``, ``joint_step``; and scalars
+        ``batched_calls``, ``seconds``.
     """
 
     def make() -> dict[str, Tensor]:
@@ -266,7 +262,6 @@ def decoded(
         return outcome | {
             "joint_error": error.error.double(),
             "joint_members": error.members,
-            "joint_left": error.left,
             "joint_spent": error.spent.double(),
             "joint_sequence": error.sequence,
             "joint_step": error.step,
