@@ -76,9 +76,7 @@ def matrix_product_rate(turns: int, sizes: tuple[int, ...]) -> dict[str, float |
     return best
 
 
-def measure_probing(
-    half: InThreads, full: InThreads, fused: InThreads | None, tokens: Tensor, loop_contexts: int, turns: int
-) -> dict:
+def measure_probing(half: InThreads, full: InThreads, tokens: Tensor, loop_contexts: int, turns: int) -> dict:
     """Batched probing of ``tokens`` against the loop, which runs on the first contexts only and is scaled by passes."""
     found: dict[str, Probes] = {}
 
@@ -89,13 +87,6 @@ def measure_probing(
         "bfloat16": run("bfloat16", lambda: probe(half, tokens)),
         "bfloat16_pruned": run("bfloat16_pruned", lambda: probe(half, tokens, tolerance=TOLERANCE)),
         "float32": run("float32", lambda: probe(full, tokens)),
-    }
-    if fused:
-        tasks |= {
-            "compiled": run("compiled", lambda: probe(fused, tokens)),
-            "compiled_pruned": run("compiled_pruned", lambda: probe(fused, tokens, tolerance=TOLERANCE)),
-        }
-    tasks |= {
         "loop": run("loop", lambda: probe_naively(full.model, tokens[:loop_contexts])),
     }
     seconds = take_turns(turns, tasks, "probing")
@@ -104,7 +95,7 @@ def measure_probing(
     scale = passes["float32"] / passes["loop"]
     whole = seconds | {"loop": [s * scale for s in seconds["loop"]]}
     defined = found["float32"].defined
-    mi = {name: found[name].entropy_drop[defined].double() for name in tasks if name != "loop"}
+    mi = {name: found[name].entropy_drop[defined].double() for name in ("float32", "bfloat16")}
     pruning = (found["bfloat16"].entropy_drop - found["bfloat16_pruned"].entropy_drop).abs()[defined]
     return {
         "contexts": len(tokens),
@@ -127,7 +118,6 @@ def measure_probing(
             "pruned_mean_nats": pruning.mean().item(),
             "bfloat16_correlation": torch.corrcoef(torch.stack([mi["float32"], mi["bfloat16"]]))[0, 1].item(),
             "bfloat16_mean_absolute_nats": (mi["float32"] - mi["bfloat16"]).abs().mean().item(),
-            **({"compiled_mean_absolute_nats": (mi["float32"] - mi["compiled"]).abs().mean().item()} if fused else {}),
             "mean_mi_nats": mi["float32"].mean().item(),
         },
     }
@@ -221,16 +211,8 @@ def measure_batches(model: InThreads, sizes: tuple[int, ...], passes: int, turns
     return rows
 
 
-def compiled(model: SudokuMDM) -> InThreads | None:
-    try:
-        return InThreads(model, compiled=True)
-    except RuntimeError as error:
-        print(f"leaving out compiled probing: {error}", file=sys.stderr)
-        return None
-
-
-def load(options: argparse.Namespace) -> tuple[InThreads, InThreads, InThreads | None, PairHead, dict]:
-    """The model in bfloat16, in float32 and (with a C++ compiler) compiled, the head, and what identifies them."""
+def load(options: argparse.Namespace) -> tuple[InThreads, InThreads, PairHead, dict]:
+    """The model in bfloat16 and float32, the head, and what identifies them."""
     if options.random_weights:
         torch.manual_seed(0)
         model = SudokuMDM(2)
@@ -240,8 +222,7 @@ def load(options: argparse.Namespace) -> tuple[InThreads, InThreads, InThreads |
         model = model.eval().requires_grad_(False)
         half = SudokuMDM(2).bfloat16().eval().requires_grad_(False)
         half.load_state_dict(model.state_dict())
-        identity = {"backbone": "random weights", "head": "untrained"}
-        return InThreads(half), InThreads(model), compiled(half), study.new_head(), identity
+        return InThreads(half), InThreads(model), study.new_head(), {"backbone": "random weights", "head": "untrained"}
     half, full = (
         study.load_backbone(options.study, checkpoint=options.checkpoint, dtype=dtype)
         for dtype in (torch.bfloat16, torch.float32)
@@ -250,8 +231,7 @@ def load(options: argparse.Namespace) -> tuple[InThreads, InThreads, InThreads |
         head, kind = study.load_head(options.study), "shipped"
     except FileNotFoundError:
         head, kind = study.new_head(), "untrained"  # as fast, but its budget says nothing
-    identity = {"backbone": half.name, "backbone_sha256": half.sha256, "head": kind}
-    return half.model, full.model, compiled(half.model.model), head, identity
+    return half.model, full.model, head, {"backbone": half.name, "backbone_sha256": half.sha256, "head": kind}
 
 
 def table(results: dict) -> str:
@@ -302,18 +282,16 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--puzzles, --contexts and --turns must be at least 1")
     if options.quick:
         options.puzzles, options.contexts, options.turns = 2, 16, 1
-    half, full, fused, head, identity = load(options)
+    half, full, head, identity = load(options)
 
     puzzles = torch.from_numpy(study.puzzle_set("unique", options.puzzles).puzzles.astype(np.int64))
     tokens = study.contexts(options.contexts)
     if options.quick:  # those with the fewest masked cells
         tokens = tokens[(tokens == MASK).sum(1).argsort()[:2]]
-    loop_contexts = 1 if options.quick else min(2, options.contexts)
-    probing = measure_probing(half, full, fused, tokens, loop_contexts, options.turns)
+    probing = measure_probing(half, full, tokens, 1 if options.quick else min(2, options.contexts), options.turns)
     product = matrix_product_rate(options.turns, (1024,) if options.quick else (1024, 2048, 4096))
     flops = flops_per_pass(half.model)
-    exact = probing["rows"]["compiled" if fused else "bfloat16"]
-    achieved = flops * exact["passes_per_second"]
+    achieved = flops * probing["rows"]["bfloat16"]["passes_per_second"]
     product |= {"flops_per_pass": flops, "probing_flops_per_second": achieved}
     product["share"] = achieved / product["flops_per_second"]
     sizes = (1, 8, 32) if options.quick else (1, 8, 32, 128, 512)

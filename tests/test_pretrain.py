@@ -118,9 +118,10 @@ def test_learning_rates_rise_stay_and_fall_to_zero():
 
 
 def test_the_papers_budget_is_ten_epochs_of_a_hundred_thousand_grids():
-    first, strong = RECIPES["strong_first"], RECIPES["strong"]
-    assert strong.continues == "strong_first" and strong.shown == first.presentations
-    assert first.presentations + strong.presentations == 10 * strong.grids
+    first, second, strong = (RECIPES[name] for name in ("strong_first", "strong_second", "strong"))
+    assert (second.continues, strong.continues) == ("strong_first", "strong_second")
+    assert second.shown == first.presentations and strong.shown == second.shown + second.presentations
+    assert strong.shown == 10 * strong.grids  # the last stage goes beyond it
     weak = RECIPES["paper_strength"]
     assert (weak.confined_heads, weak.augment, weak.puzzle_share) == (0, False, 0.0)
 

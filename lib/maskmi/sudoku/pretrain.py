@@ -54,7 +54,7 @@ class Recipe:
 RECIPES = {
     "strong_first": Recipe(),
     # The rest of the paper's budget: what is left to learn are the puzzles that simple logic does not solve.
-    "strong": Recipe(
+    "strong_second": Recipe(
         presentations=232_000,
         shown=768_000,
         continues="strong_first",
@@ -65,7 +65,19 @@ RECIPES = {
         adam_rate=1e-3,
         decay_share=1.0,
     ),
-    "paper_strength": Recipe(presentations=54_400, batch_size=64, confined_heads=0, augment=False, puzzle_share=0.0),
+    # An eighth more than the paper's budget.
+    "strong": Recipe(
+        presentations=128_000,
+        shown=1_000_000,
+        continues="strong_second",
+        puzzle_share=0.875,
+        min_blanks=52,
+        stuck_share=0.75,
+        muon_rate=0.006,
+        adam_rate=6e-4,
+        decay_share=1.0,
+    ),
+    "paper_strength": Recipe(presentations=73_600, batch_size=64, confined_heads=0, augment=False, puzzle_share=0.0),
 }
 
 

@@ -159,10 +159,9 @@ def probing_section(
     measured = json.loads(benchmark.read_text()) if benchmark.exists() else {}
     if measured.get("backbone_sha256") == backbone_sha256:
         rows = measured["probing"]["rows"]
-        exact, pruned = ("compiled", "compiled_pruned") if "compiled" in rows else ("bfloat16", "bfloat16_pruned")
         section |= {
-            "speedup_over_loop": rows[exact]["speedup_over_loop"]["median"],
-            "speedup_over_loop_pruned": rows[pruned]["speedup_over_loop"]["median"],
+            "speedup_over_loop": rows["bfloat16"]["speedup_over_loop"]["median"],
+            "speedup_over_loop_pruned": rows["bfloat16_pruned"]["speedup_over_loop"]["median"],
             "matrix_product_share": measured["matrix_products"]["share"],
             "bfloat16_correlation": measured["probing"]["agreement"]["bfloat16_correlation"],
             "bfloat16_mean_absolute_nats": measured["probing"]["agreement"]["bfloat16_mean_absolute_nats"],
