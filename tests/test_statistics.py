@@ -131,6 +131,15 @@ def test_table_shows_headline_rows_with_the_paper_beside(tmp_path):
     assert any(line.startswith("| naive | k 4 | 10 | 14.0 |") for line in statistics.results_table(file).splitlines())
 
 
+def test_table_names_the_test_set_where_there_are_several(tmp_path):
+    own = results()
+    own["decoding"][0]["test_set"] = "unique"
+    file = statistics.load(statistics.write_study(tmp_path, "sudoku", own, made()))
+    header, rule, row = (line for line in statistics.results_table(file).splitlines() if line.startswith("|"))
+    assert header.startswith("| set | decoder | settings |") and rule.startswith("| --- | --- | --- | ---: |")
+    assert row.startswith("| unique | mi_guided |")
+
+
 def test_block_is_replaced_between_markers_only():
     text = f"a\n{statistics.BEGIN}\nold\n{statistics.END}\nb\n"
     replaced = statistics.replace_block(text, "new")

@@ -178,11 +178,16 @@ def _decoding_table(rows: list[dict]) -> str:
     metrics = list(dict.fromkeys(metric for row in rows for metric in row["metrics"]))
     timed = any("seconds_per_sequence" in row for row in rows)
     paper = any("paper" in row for row in rows)
+    sets = any("test_set" in row for row in rows)
     titles = [f"{metric} %" if metric in AS_PERCENT else metric for metric in metrics]
-    header = ["decoder", "settings", "n", "passes", *titles] + ["s / sequence"] * timed + ["paper"] * paper
-    lines = [header, ["---"] * 2 + ["---:"] * (len(header) - 2)]
+    header = (
+        ["set"] * sets + ["decoder", "settings", "n", "passes", *titles] + ["s / sequence"] * timed + ["paper"] * paper
+    )
+    left = 2 + sets
+    lines = [header, ["---"] * left + ["---:"] * (len(header) - left)]
     for row in rows:
-        cells = [row["decoder"], _settings(row["settings"]), f"{row['n']:,}", f"{row['passes']:.1f}"]
+        cells = [row.get("test_set", "")] * sets
+        cells += [row["decoder"], _settings(row["settings"]), f"{row['n']:,}", f"{row['passes']:.1f}"]
         cells += [_interval(metric, row["metrics"].get(metric)) for metric in metrics]
         cells += [f"{row['seconds_per_sequence']:.4f}" if "seconds_per_sequence" in row else ""] * timed
         cells += [_paper(row.get("paper", {}))] * paper
