@@ -1,7 +1,6 @@
 """Training the Sudoku model: what a batch holds, how the rates go, and that an interrupted run goes on exactly."""
 
 import json
-import math
 import shutil
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from maskmi.sudoku import pretrain
 from maskmi.sudoku.grading import after_singles
 from maskmi.sudoku.grid import violations
 from maskmi.sudoku.mdm import MASK, SudokuMDM
-from maskmi.sudoku.pretrain import RECIPES, Recipe, cross_entropy, learning_rate_factor, masked_batch, train
+from maskmi.sudoku.pretrain import RECIPES, Recipe, learning_rate_factor, masked_batch, train
 from maskmi.sudoku.solver import count_solutions, random_grids, solve
 
 GRIDS = random_grids(48, 7)
@@ -111,28 +110,6 @@ def test_a_stage_goes_on_from_the_one_before(tmp_path, monkeypatch):
     assert masked_batch(GRIDS, second, 0)[0].equal(masked_batch(GRIDS, replace(TINY, presentations=96), 2)[0])
 
 
-def test_focus_weighs_the_surest_cells_and_leaves_the_others():
-    logits = torch.zeros(2, 3, 9)
-    logits[0, 0, 4] = 20.0  # sure of this cell, and knows nothing of the next one
-    targets = torch.tensor([[4, 7, -100], [-100, -100, -100]])
-    plain = cross_entropy(logits, targets)
-    assert plain.item() == pytest.approx(math.log(9), abs=1e-5)
-    assert cross_entropy(logits, targets, 1e-12).item() == pytest.approx(plain.item())
-    targets[0, 0] = 5  # wrong, at 20 nats: its weight is 1 + 3 · 2
-    assert cross_entropy(logits, targets, 3.0).item() == pytest.approx(7 * 20 + math.log(9), abs=1e-3)
-
-
-def test_an_averaging_stage_keeps_the_mean_of_its_start_and_end(tmp_path, monkeypatch):
-    first = replace(TINY, presentations=32)
-    second = replace(TINY, presentations=32, shown=32, continues="first")
-    monkeypatch.setitem(RECIPES, "first", first)
-    ends = [train(replace(second, average=a), tmp_path, f"second{a}", dtype=torch.float32) for a in (False, True)]
-    start = load_checkpoint(tmp_path / "first.safetensors")[0]
-    for name, mean in ends[1].state_dict().items():
-        torch.testing.assert_close(mean, (start[name] + ends[0].state_dict()[name]) / 2)
-    assert not ends[1].token.weight.equal(ends[0].token.weight)
-
-
 def test_learning_rates_rise_stay_and_fall_to_zero():
     recipe = Recipe(presentations=1000, batch_size=10, warmup_steps=10, decay_share=0.2)  # 100 steps, the last 20 fall
     by_hand = {0: 0.1, 4: 0.5, 9: 1.0, 50: 1.0, 80: 1.0, 90: 0.5, 99: 0.05}
@@ -141,12 +118,9 @@ def test_learning_rates_rise_stay_and_fall_to_zero():
 
 
 def test_the_papers_budget_is_ten_epochs_of_a_hundred_thousand_grids():
-    names = ("strong_first", "strong_second", "strong_third", "strong")
-    stages = [RECIPES[name] for name in names]
-    assert [stage.continues for stage in stages] == ["", *names[:-1]]
-    for before, after in zip(stages, stages[1:], strict=False):
-        assert after.shown == before.shown + before.presentations
-    assert stages[2].shown == 10 * stages[2].grids  # the last two go beyond the budget
+    first, strong = RECIPES["strong_first"], RECIPES["strong"]
+    assert strong.continues == "strong_first" and strong.shown == first.presentations
+    assert first.presentations + strong.presentations == 10 * strong.grids
     weak = RECIPES["paper_strength"]
     assert (weak.confined_heads, weak.augment, weak.puzzle_share) == (0, False, 0.0)
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from maskmi.artefacts import load_checkpoint, save_checkpoint
-from maskmi.model import entropy
 from maskmi.sudoku import solver, symmetry
 from maskmi.sudoku.grading import after_singles
 from maskmi.sudoku.mdm import MASK, SudokuMDM
@@ -33,7 +32,6 @@ class Recipe:
     presentations: int = 768_000  # grids shown; the paper shows 10 × 100,000 in all
     shown: int = 0  # grids shown by the stage before
     continues: str = ""  # name of the recipe of that stage, whose weights this one starts from
-    average: bool = False  # keep the mean of the weights at the stage's start and end: better than either
     batch_size: int = 128
     micro_batch: int = 32  # one worker's share at a time; on a CPU, the size whose activations stay in cache
     confined_heads: int = 2  # of each layer, for rows, columns and boxes each; 0 is a plain transformer
@@ -42,7 +40,6 @@ class Recipe:
     min_blanks: int = 44  # of these puzzles; their blanks lie evenly between the two
     max_blanks: int = 60
     stuck_share: float = 0.0  # share of the puzzles that start where naked and hidden singles end
-    focus: float = 0.0  # weight of the cells that the model is surest of, beside 1 for all
     muon_rate: float = 0.02  # matrices
     adam_rate: float = 2e-3  # embeddings, norms, biases, the last layer
     warmup_steps: int = 100
@@ -57,7 +54,7 @@ class Recipe:
 RECIPES = {
     "strong_first": Recipe(),
     # The rest of the paper's budget: what is left to learn are the puzzles that simple logic does not solve.
-    "strong_second": Recipe(
+    "strong": Recipe(
         presentations=232_000,
         shown=768_000,
         continues="strong_first",
@@ -66,32 +63,6 @@ RECIPES = {
         stuck_share=0.5,
         muon_rate=0.01,
         adam_rate=1e-3,
-        decay_share=1.0,
-    ),
-    # An eighth more than the paper's budget.
-    "strong_third": Recipe(
-        presentations=128_000,
-        shown=1_000_000,
-        continues="strong_second",
-        average=True,
-        puzzle_share=0.875,
-        min_blanks=52,
-        stuck_share=0.75,
-        muon_rate=0.006,
-        adam_rate=6e-4,
-        decay_share=1.0,
-    ),
-    "strong": Recipe(
-        presentations=64_000,
-        shown=1_128_000,
-        continues="strong_third",
-        average=True,
-        puzzle_share=0.875,
-        min_blanks=50,
-        stuck_share=0.6,
-        focus=3.0,
-        muon_rate=0.005,
-        adam_rate=5e-4,
         decay_share=1.0,
     ),
     "paper_strength": Recipe(presentations=73_600, batch_size=64, confined_heads=0, augment=False, puzzle_share=0.0),
@@ -130,22 +101,6 @@ def masked_batch(grids: np.ndarray, recipe: Recipe, step: int) -> tuple[Tensor, 
     tokens = torch.from_numpy(np.where(masked, MASK, batch))
     targets = torch.from_numpy(np.where(masked, batch, -100))
     return tokens, targets
-
-
-def cross_entropy(logits: Tensor, targets: Tensor, focus: float = 0.0) -> Tensor:
-    """Cross-entropy in nats, summed over the hidden cells; ``targets`` [B, 81] are -100 if visible.
-
-    With ``focus`` the weights are ``1 + focus · n · softmin(H_i / 0.1)`` over the ``n`` hidden cells of a grid,
-    with the model's own entropies ``H_i``: decoding commits the surest cell, so what matters most is that it is right.
-    Weights depend on the context alone, so each cell's best prediction is still its true conditional.
-    """
-    if not focus:
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-    loss = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
-    hidden = targets >= 0
-    h = entropy(logits.detach().log_softmax(-1)).masked_fill(~hidden, torch.inf)
-    surest = torch.softmax(-h / 0.1, dim=1).nan_to_num(0.0)  # a grid without hidden cells has none
-    return (loss * (1 + focus * hidden.sum(1, keepdim=True) * surest)).sum()
 
 
 def learning_rate_factor(step: int, recipe: Recipe) -> float:
@@ -227,7 +182,7 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
         losses = 0.0
         for part, target in parts[worker::WORKERS]:
             logits = replicas[worker](part).logits
-            loss = cross_entropy(logits, target, recipe.focus) / count
+            loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum") / count
             loss.backward()
             losses += loss.item()
         return losses
@@ -267,10 +222,6 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
             torch.save(state, temporary)
             temporary.replace(snapshot)
             log_path.write_text("".join(json.dumps(line) + "\n" for line in log))
-    if recipe.average:
-        with torch.no_grad():
-            for key, parameter in model.named_parameters():
-                parameter.lerp_(before.get_parameter(key), 0.5)
     metadata = {"recipe": asdict(recipe), "name": name, "log": log[-1] if log else {}}
     model = model.to(dtype)  # as it is used: half the size, and the same weights whatever it is run in later
     save_checkpoint(finished, model.state_dict(), metadata)
