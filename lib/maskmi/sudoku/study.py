@@ -230,8 +230,8 @@ def decoded(
     Returns:
         For each puzzle ``solved`` (a valid grid that keeps the givens), ``solution`` (the grid that the puzzle was made
         from), ``violations``, ``passes``, ``matrix_passes``, ``steps``; for each parallel step of the first puzzles
-        ``joint_error``, ``joint_members``, ``joint_spent``, ``joint_sequence``, ``joint_step``; and scalars
-        ``batched_calls``, ``seconds``.
+        ``joint_error``, ``joint_members``, ``joint_left``, ``joint_spent``, ``joint_sequence``, ``joint_step``; and
+        scalars ``batched_calls``, ``seconds``.
     """
 
     def make() -> dict[str, Tensor]:
@@ -262,6 +262,7 @@ def decoded(
         return outcome | {
             "joint_error": error.error.double(),
             "joint_members": error.members,
+            "joint_left": error.left,
             "joint_spent": error.spent.double(),
             "joint_sequence": error.sequence,
             "joint_step": error.step,
