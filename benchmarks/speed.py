@@ -26,7 +26,9 @@ from maskmi.head import PairHead  # noqa: E402
 from maskmi.parallel import WORKERS, InThreads, threaded_map  # noqa: E402
 from maskmi.probing import Probes, probe, probe_naively  # noqa: E402
 from maskmi.provenance import provenance  # noqa: E402
+from maskmi.study import load_head  # noqa: E402
 from maskmi.sudoku import study  # noqa: E402
+from maskmi.sudoku.grid import relations  # noqa: E402
 from maskmi.sudoku.mdm import CELLS, LAYERS, MASK, WIDTH, SudokuMDM  # noqa: E402
 
 TOLERANCE = 1e-3  # nats, of pruned probing, as in the notebooks
@@ -213,6 +215,7 @@ def measure_batches(model: InThreads, sizes: tuple[int, ...], passes: int, turns
 
 def load(options: argparse.Namespace) -> tuple[InThreads, InThreads, PairHead, dict]:
     """The model in bfloat16 and float32, the head, and what identifies them."""
+    untrained = PairHead(WIDTH, torch.as_tensor(relations()))
     if options.random_weights:
         torch.manual_seed(0)
         model = SudokuMDM(2)
@@ -222,15 +225,15 @@ def load(options: argparse.Namespace) -> tuple[InThreads, InThreads, PairHead, d
         model = model.eval().requires_grad_(False)
         half = SudokuMDM(2).bfloat16().eval().requires_grad_(False)
         half.load_state_dict(model.state_dict())
-        return InThreads(half), InThreads(model), study.new_head(), {"backbone": "random weights", "head": "untrained"}
+        return InThreads(half), InThreads(model), untrained, {"backbone": "random weights", "head": "untrained"}
     half, full = (
         study.load_backbone(options.study, checkpoint=options.checkpoint, dtype=dtype)
         for dtype in (torch.bfloat16, torch.float32)
     )
     try:
-        head, kind = study.load_head(options.study), "shipped"
+        head, kind = load_head(half), "shipped"
     except FileNotFoundError:
-        head, kind = study.new_head(), "untrained"  # as fast, but its budget says nothing
+        head, kind = untrained, "untrained"  # as fast, but its budget says nothing
     return half.model, full.model, head, {"backbone": half.name, "backbone_sha256": half.sha256, "head": kind}
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from maskmi import study
 from maskmi.artefacts import Artefacts, save_checkpoint, sha256
 from maskmi.decoding import MIGuided, Naive, Sequential
 from maskmi.decoding.sources import HeadMatrix
 from maskmi.metrics import bootstrap_interval, wilson_interval
 from maskmi.probing import probe
-from maskmi.sudoku import study
+from maskmi.sudoku import study as sudoku
 from maskmi.sudoku.data import PuzzleSet, load_test_set
 from maskmi.sudoku.grid import is_valid_solution
 from maskmi.sudoku.mdm import MASK, SudokuMDM
@@ -44,12 +45,12 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def backbone(files):
-    return study.load_backbone("sudoku", checkpoint=files["strong"], dtype=torch.float32)
+    return sudoku.load_backbone("sudoku", checkpoint=files["strong"], dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
 def other(files):
-    return study.load_backbone("sudoku", checkpoint=files["other"], dtype=torch.float32)
+    return sudoku.load_backbone("sudoku", checkpoint=files["other"], dtype=torch.float32)
 
 
 @pytest.fixture
@@ -101,34 +102,34 @@ def same(first, second):
 
 def test_the_shipped_trained_and_named_checkpoints_are_loaded(files, tmp_path, monkeypatch):
     monkeypatch.setattr(study, "CHECKPOINTS", files["strong"].parent)
-    shipped = study.load_backbone("sudoku")
+    shipped = sudoku.load_backbone("sudoku")
     assert shipped.name == "strong" and shipped.parameters == 4_158_346 and shipped.sha256 == sha256(files["strong"])
     assert shipped.model.model.confined_heads == 2 and shipped.metadata["log"] == LOG
     assert shipped.identity["dtype"] == "torch.bfloat16" and shipped.identity["backbone"] == shipped.sha256
     assert not shipped.model.model.training and not any(p.requires_grad for p in shipped.model.model.parameters())
-    plain = study.load_backbone("sudoku_paper_strength")
+    plain = sudoku.load_backbone("sudoku_paper_strength")
     assert plain.model.model.confined_heads == 0 and plain.sha256 == sha256(files["paper_strength"])
 
     trained = write_backbone(tmp_path / "pretrained" / "strong.safetensors", 5)
-    found = study.load_backbone("sudoku", checkpoint="trained", artefacts=tmp_path)
-    assert found.sha256 == sha256(trained) == study.load_backbone("sudoku", checkpoint=trained).sha256
+    found = sudoku.load_backbone("sudoku", checkpoint="trained", artefacts=tmp_path)
+    assert found.sha256 == sha256(trained) == sudoku.load_backbone("sudoku", checkpoint=trained).sha256
     assert found.sha256 != shipped.sha256
 
 
 def test_bad_checkpoints_are_refused(files, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="no study 'chess'; choose among sudoku, sudoku_paper_strength"):
-        study.load_backbone("chess")
+        sudoku.load_backbone("chess")
     with pytest.raises(ValueError, match="needs the folder of artefacts"):
-        study.load_backbone("sudoku", checkpoint="trained")
+        sudoku.load_backbone("sudoku", checkpoint="trained")
     monkeypatch.setattr(study, "CHECKPOINTS", tmp_path)
     with pytest.raises(FileNotFoundError, match="run_all.sh --profile full --study sudoku"):
-        study.load_backbone("sudoku")
+        sudoku.load_backbone("sudoku")
     (tmp_path / "cut.safetensors").write_bytes(files["strong"].read_bytes()[:-1000])
     with pytest.raises(ValueError, match="cut.safetensors can't be read"):
-        study.load_backbone("sudoku", checkpoint=tmp_path / "cut.safetensors")
-    save_checkpoint(tmp_path / "head.safetensors", study.new_head().state_dict(), {"study": "sudoku"})
+        sudoku.load_backbone("sudoku", checkpoint=tmp_path / "cut.safetensors")
+    save_checkpoint(tmp_path / "head.safetensors", {"weight": torch.zeros(2)}, {"study": "sudoku"})
     with pytest.raises(ValueError, match="is no Sudoku backbone"):
-        study.load_backbone("sudoku", checkpoint=tmp_path / "head.safetensors")
+        sudoku.load_backbone("sudoku", checkpoint=tmp_path / "head.safetensors")
 
 
 def test_a_checkpoint_listed_with_another_checksum_is_refused(files, tmp_path):
@@ -136,7 +137,7 @@ def test_a_checkpoint_listed_with_another_checksum_is_refused(files, tmp_path):
     path.write_bytes(files["strong"].read_bytes())
     (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  strong.safetensors\n")
     with pytest.raises(ValueError, match="was cut or altered"):
-        study.load_backbone("sudoku", checkpoint=path)
+        sudoku.load_backbone("sudoku", checkpoint=path)
 
 
 def test_the_training_log_or_its_last_row(files, tmp_path):
@@ -147,25 +148,28 @@ def test_the_training_log_or_its_last_row(files, tmp_path):
     assert study.training_log(path)["loss"].tolist() == [3.0, 2.0]
 
 
-def test_the_shipped_head_is_loaded(tmp_path, monkeypatch):
+def test_a_shipped_head_is_loaded_for_its_own_backbone_only(backbone, other, tmp_path, monkeypatch):
     monkeypatch.setattr(study, "CHECKPOINTS", tmp_path)
-    head = study.new_head(3)
-    save_checkpoint(tmp_path / "strong.head.tv.safetensors", head.state_dict(), {})
-    loaded = study.load_head("sudoku", "tv")
+    head = study.new_head(backbone, 3)
+    assert study.save_head(tmp_path, backbone, head, "tv").name == "strong.head.tv.safetensors"
+    loaded = study.load_head(backbone, "tv")
     assert all(a.equal(b) for a, b in zip(loaded.parameters(), head.parameters(), strict=True))
+    assert not any(p.requires_grad for p in loaded.parameters())
+    with pytest.raises(ValueError, match="strong.head.tv.safetensors belongs to another backbone"):
+        study.load_head(other, "tv")
     with pytest.raises(FileNotFoundError, match="entropy_drop"):
-        study.load_head("sudoku")
+        study.load_head(backbone)
 
 
-def test_a_new_head_depends_on_its_seed_alone_and_leaves_the_generator_as_it_was():
+def test_a_new_head_depends_on_its_seed_alone_and_leaves_the_generator_as_it_was(backbone):
     torch.manual_seed(1)
     expected = torch.rand(1)
     torch.manual_seed(1)
-    first = study.new_head(4)
+    first = study.new_head(backbone, 4)
     assert torch.rand(1).equal(expected)
     assert sum(p.numel() for p in first.parameters()) == 99_969
-    assert study.new_head(4).position.weight.equal(first.position.weight)
-    assert not study.new_head(5).position.weight.equal(first.position.weight)
+    assert study.new_head(backbone, 4).position.weight.equal(first.position.weight)
+    assert not study.new_head(backbone, 5).position.weight.equal(first.position.weight)
 
 
 # Contexts
@@ -173,33 +177,33 @@ def test_a_new_head_depends_on_its_seed_alone_and_leaves_the_generator_as_it_was
 
 @pytest.mark.parametrize("split", ["train", "held_out"])
 def test_the_first_contexts_are_the_same_whatever_the_count(split):
-    few, many = study.contexts(5, split), study.contexts(40, split)
+    few, many = sudoku.contexts(5, split), sudoku.contexts(40, split)
     assert few.equal(many[:5]) and many.shape == (40, 81)
     masked = many == MASK
     assert (masked.sum(1) >= 2).all() and masked.sum(1).unique().numel() > 15
-    grids = torch.from_numpy(random_grids(40, study.CONTEXT_SEEDS[split]).astype(np.int64))
+    grids = torch.from_numpy(random_grids(40, sudoku.CONTEXT_SEEDS[split]).astype(np.int64))
     assert many.equal(grids.masked_fill(masked, MASK))
 
 
 def test_contexts_of_an_unknown_split_are_refused():
     with pytest.raises(ValueError, match="choose among train, held_out"):
-        study.contexts(2, "test")
+        sudoku.contexts(2, "test")
 
 
 def test_training_held_out_and_test_grids_are_not_equivalent():
-    parts = [random_grids(100, seed) for seed in study.CONTEXT_SEEDS.values()]
+    parts = [random_grids(100, seed) for seed in sudoku.CONTEXT_SEEDS.values()]
     parts += [load_test_set(name).solutions[:500] for name in ("unique", "random")]
     keys = [key for part in parts for key in form_keys(part)]
     assert len(set(keys)) == len(keys) == 1200
 
 
 def test_a_set_of_puzzles_begins_alike_and_has_an_end():
-    few = study.puzzle_set("unique", 3)
+    few = sudoku.puzzle_set("unique", 3)
     assert all(len(column) == 3 for column in few)
     assert (few.puzzles == load_test_set("unique").puzzles[:3]).all()
     for count in (0, 1001):
         with pytest.raises(ValueError, match=f"has 1000 puzzles: n_puzzles cannot be {count}"):
-            study.puzzle_set("unique", count)
+            sudoku.puzzle_set("unique", count)
 
 
 # Stored steps
@@ -227,7 +231,7 @@ def test_a_head_is_fitted_once_for_each_recipe_labels_and_backbone(backbone, oth
     head, about = study.fitted_head(backbone, store, tokens, labels, known, HEAD_RECIPE, progress=False)
     assert about["parameters"] == 99_969 and len(about["losses"]) == 1
     assert not any(p.requires_grad for p in head.parameters())
-    assert not head.position.weight.equal(study.new_head(HEAD_RECIPE.seed).position.weight)
+    assert not head.position.weight.equal(study.new_head(backbone, HEAD_RECIPE.seed).position.weight)
     changed = [
         (backbone, labels, replace(HEAD_RECIPE, seed=1)),
         (backbone, labels * 2, HEAD_RECIPE),
@@ -249,7 +253,12 @@ def decoding(puzzles):
 
     def run(backbone, store, decoder, settings=None, **options):
         settings = settings or {"decoder": "any"}
-        return study.decoded(backbone, store, puzzles, decoder, settings, progress=False, **options)
+        states = torch.from_numpy(puzzles.puzzles).long()
+
+        def judge(tokens):
+            return sudoku.judged(tokens, puzzles)
+
+        return study.decoded(backbone, store, states, decoder, settings, judge=judge, progress=False, **options)
 
     return run
 
@@ -296,7 +305,7 @@ def test_decoding_is_stored(backbone, store, decoding, no_passes):
 
 
 def test_another_setting_seed_head_or_backbone_is_another_result(backbone, other, store, decoding):
-    guided = [MIGuided(3.0, pairwise=HeadMatrix(study.new_head(seed))) for seed in range(2)]
+    guided = [MIGuided(3.0, pairwise=HeadMatrix(study.new_head(backbone, seed))) for seed in range(2)]
     settings = {"decoder": "mi_guided", "budget": 3.0}
     runs = [
         lambda: decoding(backbone, store, guided[0], settings),
@@ -316,7 +325,7 @@ def test_another_setting_seed_head_or_backbone_is_another_result(backbone, other
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_size_of_a_batch_changes_nothing(backbone, decoding, tmp_path, temperature):
-    decoder = MIGuided(3.0, pairwise=HeadMatrix(study.new_head()))
+    decoder = MIGuided(3.0, pairwise=HeadMatrix(study.new_head(backbone)))
     outcomes = [
         decoding(backbone, Artefacts(tmp_path / str(size)), decoder, batch_size=size, temperature=temperature)
         for size in (4, 512)
@@ -327,12 +336,12 @@ def test_the_size_of_a_batch_changes_nothing(backbone, decoding, tmp_path, tempe
 
 
 def test_a_sweep_names_its_set_and_temperature(backbone, store, puzzles, monkeypatch):
-    monkeypatch.setattr(study, "puzzle_set", lambda name, n: PuzzleSet(*(column[:n] for column in puzzles)))
+    monkeypatch.setattr(sudoku, "puzzle_set", lambda name, n: PuzzleSet(*(column[:n] for column in puzzles)))
     sweep = [({"decoder": "naive", "k": k}, Naive(k)) for k in (3, 6)]
-    results = study.run_sweep(backbone, store, sweep, "unique", 2, progress=False)
+    results = sudoku.run_sweep(backbone, store, sweep, "unique", 2, progress=False)
     assert [settings for settings, _ in results] == [{"decoder": "naive", "k": k, "test_set": "unique"} for k in (3, 6)]
     assert [outcome["passes"].tolist() for _, outcome in results] == [[2, 2], [1, 1]]
-    (settings, _), *_ = study.run_sweep(backbone, store, sweep[:1], "random", 2, temperature=1.0, progress=False)
+    (settings, _), *_ = sudoku.run_sweep(backbone, store, sweep[:1], "random", 2, temperature=1.0, progress=False)
     assert settings == {"decoder": "naive", "k": 3, "test_set": "random", "temperature": 1.0}
 
 
@@ -354,7 +363,7 @@ def made_up_outcome():
 
 def test_a_summary_by_hand():
     settings = {"decoder": "naive", "k": 4, "test_set": "unique"}
-    row = study.summary(made_up_outcome(), settings)
+    row = sudoku.summary(made_up_outcome(), settings)
     assert {k: row[k] for k in ("decoder", "settings", "test_set", "n", "passes", "steps", "batched_calls")} == {
         "decoder": "naive",
         "settings": {"k": 4},
@@ -372,5 +381,5 @@ def test_a_summary_by_hand():
 
 def test_a_summary_leaves_out_what_was_not_measured_and_tells_the_matrix_passes():
     outcome = made_up_outcome() | {"joint_error": torch.empty(0), "matrix_passes": torch.tensor([0, 100, 100, 200])}
-    row = study.summary(outcome, {"decoder": "sequential", "test_set": "random"})
+    row = sudoku.summary(outcome, {"decoder": "sequential", "test_set": "random"})
     assert "joint_error_nats" not in row and row["matrix_passes"] == 100.0 and row["settings"] == {}

@@ -4,12 +4,15 @@ import json
 from collections import Counter
 
 import pytest
+import torch
 
 from maskmi.decoding import MIGuided
+from maskmi.head import PairHead
 from maskmi.sudoku import sweep
-from maskmi.sudoku.study import new_head
+from maskmi.sudoku.grid import relations
+from maskmi.sudoku.mdm import WIDTH
 
-HEADS = {name: new_head() for name in ("entropy_drop", "mixture", "tv")}
+HEADS = {name: PairHead(WIDTH, torch.as_tensor(relations())) for name in ("entropy_drop", "mixture", "tv")}
 SWEEPS = {
     "short": list(sweep.short_sweep(HEADS)),
     "whole": list(sweep.whole_sweep(HEADS)),

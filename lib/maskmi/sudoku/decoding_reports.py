@@ -1,6 +1,6 @@
 """What the Sudoku study says of decoders: tables for figures and statistics, and comparisons at equal passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,10 @@ import pandas as pd
 from torch import Tensor
 
 from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference
+from maskmi.study import Results
 from maskmi.sudoku.evaluation import solved_by_grade
 from maskmi.sudoku.study import puzzle_set, summary
 from maskmi.sudoku.sweep import curve_of, family_of, is_main, label_of, paper_row
-
-Results = Sequence[tuple[dict[str, Any], dict[str, Tensor]]]  # settings and outcome, of study.run_sweep
 
 
 def decoding_frame(results: Results) -> pd.DataFrame:

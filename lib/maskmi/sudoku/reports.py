@@ -15,9 +15,9 @@ from maskmi.artefacts import Artefacts
 from maskmi.baselines import at_pairs, attention_maps, mean_by_relation, regression, relation_classes
 from maskmi.head import PairHead, predict
 from maskmi.metrics import auroc, calibration, regression_scores
+from maskmi.study import Backbone, fitted_head
 from maskmi.sudoku.grid import relations
 from maskmi.sudoku.mdm import MASK
-from maskmi.sudoku.study import Backbone, fitted_head
 from maskmi.train_head import HeadRecipe, hidden_states
 
 UNITS = ("row", "column", "box")
