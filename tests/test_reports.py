@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from maskmi.baselines import at_pairs, attention_maps, mean_by_relation, pair_index, regression, relation_classes
+from maskmi import reports
+from maskmi.baselines import at_pairs, attention_features, mean_by_relation, pair_index, regression, relation_classes
 from maskmi.metrics import wilson_interval
 from maskmi.model import Output
-from maskmi.sudoku import decoding_reports, reports, sweep
+from maskmi.sudoku import constraints, decoding_reports, sweep
 from maskmi.sudoku.evaluation import likelihood_bound, solved_by_grade
 from maskmi.sudoku.grading import GRADES
 from maskmi.sudoku.grid import relations
@@ -51,21 +52,21 @@ def test_joint_errors_are_averaged_by_the_blanks_before_the_step():
 
 
 def test_pairs_are_sorted_by_the_units_that_they_share():
-    parts = reports.by_relation(torch.ones(2, 81, 81), ALL)
+    parts = constraints.by_relation(torch.ones(2, 81, 81), ALL)
     # 81 cells with 8 others in each unit; of the 20 neighbours 4 share box and row, or box and column.
     by_hand = {"row": 81 * 6, "column": 81 * 6, "box": 81 * 4, "several units": 81 * 4, "no unit": 81 * 60}
     assert {name: len(values) for name, values in parts.items()} == by_hand  # halved (i < j), for two contexts
 
 
 def test_a_matrix_of_the_units_is_told_apart_perfectly():
-    scores = reports.structure_scores(FLAGS.any(-1).double().expand(2, 81, 81), ALL)
+    scores = constraints.structure_scores(FLAGS.any(-1).double().expand(2, 81, 81), ALL)
     assert scores["auroc"] == {"row": 1.0, "column": 1.0, "box": 1.0, "any": 1.0}
     assert scores["mass_share"] == 1.0
     assert scores["pair_share"] == pytest.approx(20 / 80)
 
 
 def test_a_matrix_of_rows_alone_says_little_of_columns():
-    scores = reports.structure_scores(FLAGS[..., 0].double().expand(2, 81, 81), ALL)
+    scores = constraints.structure_scores(FLAGS[..., 0].double().expand(2, 81, 81), ALL)
     assert scores["auroc"]["row"] == 1.0
     assert scores["auroc"]["column"] == 0.5  # no pair of one column shares a row
     assert scores["auroc"]["box"] == pytest.approx(2 / 8 + 6 / 8 / 2)  # 2 of the 8 others in a box share the row
@@ -73,7 +74,7 @@ def test_a_matrix_of_rows_alone_says_little_of_columns():
 
 def test_a_random_matrix_has_no_structure():
     matrix = torch.rand(2, 81, 81, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    scores = reports.structure_scores(matrix, ALL)
+    scores = constraints.structure_scores(matrix, ALL)
     assert all(abs(value - 0.5) < 0.05 for value in scores["auroc"].values())
     assert scores["mass_share"] == pytest.approx(scores["pair_share"], abs=0.02)
 
@@ -84,7 +85,7 @@ def test_negative_values_have_no_mass_and_unknown_pairs_do_not_count():
     known[1] = False
     matrix = matrix.clone()
     matrix[1] = torch.nan
-    assert reports.structure_scores(matrix, known)["mass_share"] == 1.0
+    assert constraints.structure_scores(matrix, known)["mass_share"] == 1.0
 
 
 def test_label_noise_is_what_two_directions_disagree_by():
@@ -159,11 +160,14 @@ def test_attention_is_made_symmetric_for_every_layer_and_head():
         base = torch.arange(2 * 3 * 4 * 4.0).view(1, 2, 3, 4, 4)
         return Output(torch.zeros(0), torch.zeros(0), base * tokens[:, :1, None, None, None])
 
-    maps = attention_maps(model, torch.tensor([[1] * 4, [2] * 4, [3] * 4]), batch_size=2)
-    assert maps.shape == (3, 4, 4, 6)
-    assert maps.equal(maps.transpose(1, 2))
+    tokens = torch.tensor([[1] * 4, [2] * 4, [3] * 4])
+    known = torch.zeros(3, 4, 4, dtype=torch.bool)
+    known[1, 0, 3] = known[1, 3, 0] = known[2, 0, 1] = True
+    features = attention_features(model, tokens, known, batch_size=2)
+    assert features.shape == (2, 2, 3)
     # Layer 1, head 2 begins at 80: the entries (0, 3) and (3, 0) are 83 and 92.
-    assert maps[1, 0, 3, 5] == 2 * (83 + 92) / 2
+    assert features[0, 1, 2] == 2 * (83 + 92) / 2
+    assert features[1, 0, 0] == 3 * (1 + 4) / 2
 
 
 # The model

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
+from maskmi import settings as names
 from maskmi.decoding import MIGuided
 from maskmi.head import PairHead
 from maskmi.sudoku import sweep
@@ -28,7 +29,7 @@ MI |= {"reading": "cumulative", "order": "entropy", "matrix": "head"}
 def test_each_setting_of_a_sweep_comes_once_under_a_name_of_its_own(name):
     settings = [settings for settings, _ in SWEEPS[name]]
     assert Counter(json.dumps(s, sort_keys=True) for s in settings).most_common(1)[0][1] == 1
-    assert Counter(map(sweep.label_of, settings)).most_common(1)[0][1] == 1
+    assert Counter(map(names.label_of, settings)).most_common(1)[0][1] == 1
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -118,8 +119,8 @@ def test_the_paper_orders_by_entropy_only():
     ],
 )
 def test_curves_and_labels(settings, curve, label):
-    assert sweep.curve_of(settings) == curve
-    assert sweep.label_of(settings) == label
+    assert names.curve_of(settings) == curve
+    assert names.label_of(settings) == label
 
 
 @pytest.mark.parametrize(
@@ -137,5 +138,5 @@ def test_curves_and_labels(settings, curve, label):
     ],
 )
 def test_the_family_of_mi_guided_decoding_is_its_matrix(matrix, family):
-    assert sweep.family_of(MI | {"matrix": matrix}) == family
-    assert sweep.family_of({"decoder": "naive", "k": 4}) == "naive"
+    assert names.family_of(MI | {"matrix": matrix}) == family
+    assert names.family_of({"decoder": "naive", "k": 4}) == "naive"

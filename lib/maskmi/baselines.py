@@ -23,13 +23,14 @@ def at_pairs(matrices: Tensor, known: Tensor) -> np.ndarray:
 
 
 @torch.no_grad()
-def attention_maps(model: MaskedModel, tokens: Tensor, batch_size: int = 32) -> Tensor:
-    """Symmetrised attention of every layer and head [N, L, L, layers · heads]."""
-    maps = []
-    for part in tokens.split(batch_size):
-        attention = model(part.long(), attention=True).attention.float().flatten(1, 2)
-        maps.append((attention + attention.mT).movedim(1, -1) / 2)
-    return torch.cat(maps)
+def attention_features(model: MaskedModel, tokens: Tensor, known: Tensor, batch_size: int = 32) -> np.ndarray:
+    """Symmetrised attention [P, layers, heads] of contexts ``tokens`` [N, L] at the known pairs of [N, L, L]."""
+    features = []
+    for part, open_ in zip(tokens.split(batch_size), known.split(batch_size), strict=True):
+        attention = model(part.long(), attention=True).attention.float()
+        context, i, j = pair_index(open_)
+        features.append((attention[context, :, :, i, j] + attention[context, :, :, j, i]) / 2)
+    return torch.cat(features).double().cpu().numpy()
 
 
 def mean_by_relation(train: tuple[np.ndarray, Tensor], held_out: Tensor, relations: Tensor) -> np.ndarray:

@@ -8,10 +8,11 @@ import pandas as pd
 from torch import Tensor
 
 from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference
+from maskmi.settings import curve_of, family_of, is_main, label_of
 from maskmi.study import Results
 from maskmi.sudoku.evaluation import solved_by_grade
 from maskmi.sudoku.study import puzzle_set, summary
-from maskmi.sudoku.sweep import curve_of, family_of, is_main, label_of, paper_row
+from maskmi.sudoku.sweep import paper_row
 
 
 def decoding_frame(results: Results) -> pd.DataFrame:

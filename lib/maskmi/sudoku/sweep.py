@@ -1,25 +1,20 @@
 """Which decoders the Sudoku study runs, at which settings, and the paper's figures to stand beside."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from maskmi.decoding import (
     AttentionMatrix,
     ConfidenceFactor,
     ConfidenceThreshold,
-    Decision,
-    EntropyBounded,
     HeadMatrix,
     Margin,
-    MIGuided,
     Naive,
     ProbedMatrix,
     Sequential,
-    View,
 )
 from maskmi.head import PairHead
-
-Setting = tuple[dict[str, Any], Callable[[View], Decision]]
+from maskmi.settings import Setting, entropy_bounded_setting, is_main, mi_setting
 
 #: arXiv 2605.20187, the Sudoku table: decoder, settings, passes, share solved.
 PAPER = [
@@ -31,36 +26,7 @@ PAPER = [
     ("mi_guided", {"budget": 0.3, "lam": 1.0, "alpha": 1.0}, 15.2, 0.636),
     ("mi_guided", {"budget": 0.6, "lam": 1.0, "alpha": 1.0}, 9.7, 0.562),
 ]
-#: Part of a matrix's name: the family that such a decoder is drawn as.
-FAMILIES = {
-    "tv": "tv_guided",
-    "jacobian": "jacobian_guided",
-    "attention": "attention_guided",
-    "probed": "mi_oracle",
-}
-MAIN_MATRICES = ("head", "head: tv", "attention", "probed", "probed: jacobian")
 BUDGETS = (0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 2.0)  # nats
-
-
-def mi_setting(
-    budget: float,
-    source: Any,
-    matrix: str,
-    *,
-    lam: float = 1.0,
-    alpha: float = 1.0,
-    reading: str = "cumulative",
-    order: str = "entropy",
-) -> Setting:
-    """MI-guided decoding with its description; ``matrix`` names the source."""
-    settings = {"budget": budget, "lam": lam, "alpha": alpha, "reading": reading, "order": order, "matrix": matrix}
-    decoder = MIGuided(budget, lam=lam, pairwise=source if lam else None, alpha=alpha, reading=reading, order=order)
-    return {"decoder": "mi_guided", **settings}, decoder
-
-
-def entropy_bounded_setting(budget: float, proxy: str = "entropy") -> Setting:
-    settings = {"decoder": "entropy_bounded", "budget": budget, "proxy": proxy}
-    return settings, EntropyBounded(budget, proxy)
 
 
 def short_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
@@ -90,16 +56,6 @@ def chosen_sweep(name: str, heads: Mapping[str, PairHead], test_set: str) -> lis
     if name == "short":
         return list(short_sweep(heads))
     return [setting for setting in whole_sweep(heads) if test_set == "unique" or is_main(setting[0])]
-
-
-def is_main(settings: Mapping[str, Any]) -> bool:
-    """Whether a setting belongs to the main figures: each decoder in its standard form, without the ablations."""
-    if settings["decoder"] == "entropy_bounded":
-        return settings["proxy"] == "entropy"
-    if settings["decoder"] != "mi_guided":
-        return True
-    standard = (settings["lam"], settings["alpha"], settings["reading"], settings["order"])
-    return standard == (1.0, 1.0, "cumulative", "entropy") and settings["matrix"] in MAIN_MATRICES
 
 
 def _whole(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
@@ -174,36 +130,3 @@ def paper_row(settings: Mapping[str, Any]) -> dict[str, float] | None:
         if decoder == settings["decoder"] and all(settings.get(key) == value for key, value in own.items()):
             return {"passes": passes, "solved": solved}
     return None
-
-
-def family_of(settings: Mapping[str, Any]) -> str:
-    """The decoder's family in figures: MI-guided decoding goes by what its matrix is."""
-    if settings["decoder"] != "mi_guided":
-        return settings["decoder"]
-    for part, family in FAMILIES.items():
-        if part in settings["matrix"]:
-            return family
-    return "mi_guided"
-
-
-def curve_of(settings: Mapping[str, Any]) -> str:
-    """Name of the curve that a setting lies on: all but the parameter that trades passes for quality."""
-    if settings["decoder"] == "entropy_bounded":
-        return "EB" if settings["proxy"] == "entropy" else f"EB by {settings['proxy']}"
-    if settings["decoder"] != "mi_guided":
-        return settings["decoder"].replace("_", " ")
-    if settings["lam"] == 0:
-        return "entropy only (λ=0)"
-    name = f"MI ({settings['matrix']})"
-    name += "" if settings["lam"] == 1 else f" λ={settings['lam']:g}"
-    name += "" if settings["alpha"] == 1 else f" α={settings['alpha']:g}"
-    name += " least cost" if settings["order"] == "least_cost" else ""
-    return name + (" threshold" if settings["reading"] == "threshold" else "")
-
-
-def label_of(settings: Mapping[str, Any]) -> str:
-    """A short name of one setting: its curve and where on it."""
-    for key, symbol in {"k": "k", "budget": "γ", "threshold": "τ", "factor": "f"}.items():
-        if key in settings:
-            return f"{curve_of(settings)} {symbol}={settings[key]:g}"
-    return curve_of(settings)

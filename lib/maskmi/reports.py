@@ -1,4 +1,4 @@
-"""What the Sudoku study says of MI matrices and heads: structure found, scores on held-out contexts, baselines."""
+"""What a study says of probed matrices and of heads: scores on held-out contexts, baselines, what noise costs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,86 +8,48 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
 from maskmi.artefacts import Artefacts
-from maskmi.baselines import at_pairs, attention_maps, mean_by_relation, regression, relation_classes
+from maskmi.baselines import at_pairs, attention_features, mean_by_relation, regression, relation_classes
 from maskmi.head import PairHead, predict
-from maskmi.metrics import auroc, calibration, regression_scores
+from maskmi.metrics import calibration, regression_scores
+from maskmi.model import mask_token
 from maskmi.study import Backbone, fitted_head
-from maskmi.sudoku.grid import relations
-from maskmi.sudoku.mdm import MASK
 from maskmi.train_head import HeadRecipe, hidden_states
 
-UNITS = ("row", "column", "box")
-
-
-def by_relation(matrices: Tensor, known: Tensor) -> dict[str, np.ndarray]:
-    """Values of the known pairs of [N, 81, 81] by the one unit that they share, several, or none."""
-    flags = torch.as_tensor(relations())
-    shared = flags.sum(-1)
-    kinds = {name: flags[..., i] & (shared == 1) for i, name in enumerate(UNITS)}
-    kinds |= {"several units": shared > 1, "no unit": shared == 0}
-    return {name: at_pairs(matrices, known & kind) for name, kind in kinds.items()}
-
-
-def structure_scores(matrices: Tensor, known: Tensor) -> dict[str, Any]:
-    """How well a matrix tells constrained pairs from others.
-
-    ``auroc``: for each unit, pairs that share it against pairs that share none, and ``any`` unit against none.
-    ``mass_share``: share of the matrix's positive part that lies on pairs of one unit, and ``pair_share``, their share
-    of all pairs.
-    """
-    flags = torch.as_tensor(relations())
-    none = ~flags.any(-1)
-    apart = at_pairs(matrices, known & none)
-    scores: dict[str, Any] = {"auroc": {}}
-    for name, kind in {**{u: flags[..., i] for i, u in enumerate(UNITS)}, "any": flags.any(-1)}.items():
-        together = at_pairs(matrices, known & kind)
-        labels = np.repeat([True, False], [len(together), len(apart)])
-        scores["auroc"][name] = auroc(np.concatenate([together, apart]), labels)
-    mass = np.clip(at_pairs(matrices, known & flags.any(-1)), 0, None).sum(), np.clip(apart, 0, None).sum()
-    scores["mass_share"] = float(mass[0] / (mass[0] + mass[1]))
-    scores["pair_share"] = len(at_pairs(matrices, known & flags.any(-1))) / len(at_pairs(matrices, known))
-    return scores
+Labelled = tuple[Tensor, Tensor, Tensor]  # tokens [N, L], labels and known pairs [N, L, L]
 
 
 def head_scores(
     backbone: Backbone, head: PairHead, tokens: Tensor, labels: Tensor, known: Tensor
 ) -> tuple[dict[str, Any], Tensor]:
     """R², Pearson, Spearman, mean absolute error (nats) and calibration by decile on held-out contexts; predictions."""
-    predicted = predict(head, hidden_states(backbone.model, tokens), tokens == MASK)
+    predicted = predict(head, hidden_states(backbone.model, tokens), tokens == mask_token(backbone.model))
     ours, true = at_pairs(predicted, known), at_pairs(labels, known)
     return {**regression_scores(ours, true), "calibration": calibration(ours, true)}, predicted
 
 
 def baseline_scores(
-    backbone: Backbone,
-    train: tuple[Tensor, Tensor, Tensor],
-    held_out: tuple[Tensor, Tensor, Tensor],
-    jacobian: Tensor | None = None,
+    backbone: Backbone, train: Labelled, held_out: Labelled, jacobian: Tensor | None = None
 ) -> dict[str, dict[str, float]]:
     """Scores of the baselines on held-out contexts, each fitted on the training ones.
 
     Args:
-        train, held_out: tokens [N, 81], labels and known pairs [N, 81, 81].
-        jacobian: the categorical Jacobian of the first held-out contexts [M, 81, 81], scored on these; a least-squares
+        jacobian: the categorical Jacobian of the first held-out contexts [M, L, L], scored on these; a least-squares
             line of the labels on it is fitted there too, which favours it.
     """
     tokens, labels, known = train
     new_tokens, new_labels, new_known = held_out
     fit, true = at_pairs(labels, known), at_pairs(new_labels, new_known)
-    classes = relation_classes(torch.as_tensor(relations()))
-    maps, new_maps = (
-        at_pairs(attention_maps(backbone.model, t), k) for t, k in ((tokens, known), (new_tokens, new_known))
-    )
-    last = slice(-backbone.model.model.layers[0].heads, None)
-    last_layer, new_last_layer = maps[:, last].mean(1, keepdims=True), new_maps[:, last].mean(1, keepdims=True)
+    length = max(known.shape[-1], new_known.shape[-1])
+    classes = relation_classes(backbone.relations(length) if callable(backbone.relations) else backbone.relations)
+    maps, new_maps = (attention_features(backbone.model, t, k) for t, k in ((tokens, known), (new_tokens, new_known)))
+    last_layer, new_last_layer = (m[:, -1].mean(-1, keepdims=True) for m in (maps, new_maps))
     predictions = {
         "zero": np.zeros_like(true),
         "mean_by_relation": mean_by_relation((fit, known), new_known, classes),
-        "attention_regression": regression(maps, fit, new_maps),
+        "attention_regression": regression(_flat(maps), fit, _flat(new_maps)),
         "last_layer_attention": regression(last_layer, fit, new_last_layer),
     }
     scores = {name: regression_scores(predicted, true) for name, predicted in predictions.items()}
@@ -98,12 +60,16 @@ def baseline_scores(
     return scores
 
 
+def _flat(features: np.ndarray) -> np.ndarray:
+    return features.reshape(len(features), -1)
+
+
 def learning_curve(
     backbone: Backbone,
     store: Artefacts,
     sizes: Sequence[int],
-    train: tuple[Tensor, Tensor, Tensor],
-    held_out: tuple[Tensor, Tensor, Tensor],
+    train: Labelled,
+    held_out: Labelled,
     passes: Tensor,
     recipe: HeadRecipe,
 ) -> pd.DataFrame:
@@ -112,7 +78,6 @@ def learning_curve(
     All heads get about the same number of steps (up to eight times the epochs), so that what differs is the data.
 
     Args:
-        train, held_out: tokens [N, 81], labels and known pairs [N, 81, 81].
         passes: [N] that probing each training context took.
     """
     tokens, labels, known = train
