@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from maskmi.contexts import random_contexts
+from maskmi.contexts import random_contexts, visited_states
 
 MASK, PAD = 9, 10
 SEQUENCES = torch.arange(81).remainder(9).repeat(300, 1)
@@ -58,3 +58,32 @@ def test_refusals():
         random_contexts(torch.tensor([[1, MASK]]), MASK, seed=0)
     with pytest.raises(ValueError, match="sequence 1 has fewer"):
         random_contexts(torch.tensor([[1, 2], [1, PAD]]), MASK, seed=0, pad=PAD)
+
+
+def commits_of(*rows):
+    return dict(zip(("sequence", "step", "position", "value"), map(torch.tensor, zip(*rows, strict=True)), strict=True))
+
+
+def test_visited_states_are_the_states_before_a_step_each_as_often():
+    # Four masked cells of six: step 0 fills two, step 1 one, step 2 the last, before which one alone is masked.
+    start = torch.tensor([[7, MASK, MASK, MASK, MASK, PAD]])
+    commits = commits_of((0, 0, 3, 5), (0, 0, 1, 6), (0, 1, 4, 2), (0, 2, 2, 8))
+    states = [visited_states(start, commits, MASK, seed)[0].tolist() for seed in range(400)]
+    before = {0: start[0].tolist(), 1: [7, 6, MASK, 5, MASK, PAD]}
+    counts = [states.count(state) for state in before.values()]
+    assert sum(counts) == 400 and abs(counts[0] - 200) < 50  # five standard deviations
+    assert visited_states(start, commits, MASK, 1, min_masked=1)[0].tolist() in [
+        *before.values(),
+        [7, 6, MASK, 5, 2, PAD],
+    ]
+
+
+def test_a_visited_state_depends_on_its_own_sequence_alone():
+    start = torch.full((5, 8), MASK)
+    rows = [(n, step, (3 * step + n) % 8, step) for n in range(5) for step in range(8)]
+    states = visited_states(start, commits_of(*rows), MASK, 3)
+    assert visited_states(start[:2], commits_of(*rows[:16]), MASK, 3).equal(states[:2])
+    left = (states == MASK).sum(1)
+    assert ((left >= 2) & (left <= 8)).all() and len(set(left.tolist())) > 1
+    with pytest.raises(ValueError, match="sequence 1 began with fewer than 2 masked"):
+        visited_states(torch.tensor([[MASK, MASK], [1, MASK]]), commits_of(*rows), MASK, 3)

@@ -1,4 +1,6 @@
-"""Contexts to probe and to train on: true sequences with positions masked at random (paper, training of the head)."""
+"""Contexts to probe and to train on: true sequences masked at random (paper), or states that decoding visits."""
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -40,3 +42,33 @@ def random_contexts(
     rank = level.argsort(dim=1, stable=True).argsort(dim=1)
     masked = (level < ratio[:, None]) | (rank < min_masked)
     return sequences.masked_fill(masked, mask), ratio
+
+
+def visited_states(
+    start: Tensor, commits: Mapping[str, Tensor], mask: int, seed: int, *, min_masked: int = 2
+) -> Tensor:
+    """One state [L] that each decoding passed through, drawn evenly among those with enough masked positions.
+
+    A head trained on randomly masked sequences meets other contexts when it guides a decoder; these are the decoder's
+    own. For decoders that do not mask again.
+
+    Args:
+        start: states [N, L] that decoding began with.
+        commits: the ``commits`` of a trace (:class:`maskmi.decoding.Trace`).
+        seed: with the index of a sequence it decides which of its states.
+
+    Raises:
+        ValueError: where a sequence began with fewer than ``min_masked`` masked positions.
+    """
+    short = ((start == mask).sum(1) < min_masked).nonzero().flatten().tolist()
+    if short:
+        raise ValueError(f"sequence {short[0]} began with fewer than {min_masked} masked positions: leave it out")
+    sequence, step, position = commits["sequence"], commits["step"], commits["position"]
+    when = torch.full(start.shape, -1)  # step of each commitment
+    when[sequence, position] = step
+    last = when.sort(dim=1, descending=True).values[:, min_masked - 1]  # step before which that many are still masked
+    chosen = (uniform(seed, torch.arange(len(start))) * (last + 1)).long()
+    known = (when >= 0) & (when < chosen[:, None])
+    values = torch.zeros_like(start)
+    values[sequence, position] = commits["value"]
+    return torch.where(known, values, start)
