@@ -99,12 +99,20 @@ def test_label_noise_is_what_two_directions_disagree_by():
     # Directed values 1, 4, 3, 4 (mean 3, squares 4 + 1 + 0 + 1); the means miss them by 1, 0, 1, 0.
     assert noise["symmetric_r2"] == pytest.approx(1 - 2 / 6)
     assert noise["noise_share"] == pytest.approx(0.5 / 1.0)
+    # Both ways: (1, 3), (4, 4), (3, 1), (4, 4), with mean 3 and variance 6 / 4; products of deviations 0, 1, 0, 1.
+    assert noise["direction_pearson"] == pytest.approx((2 / 4) / (6 / 4))
 
 
 def test_no_noise_in_symmetric_labels():
     matrix = torch.rand(2, 81, 81, generator=torch.Generator().manual_seed(0))
     noise = reports.label_noise(matrix + matrix.mT, ALL)
-    assert noise == {"symmetric_r2": pytest.approx(1.0), "noise_share": pytest.approx(0.0)}
+    one = pytest.approx(1.0)
+    assert noise == {
+        "symmetric_r2": one,
+        "noise_share": pytest.approx(0.0),
+        "direction_pearson": one,
+        "direction_spearman": one,
+    }
 
 
 def test_the_probing_section_takes_speeds_only_of_the_same_backbone(tmp_path):

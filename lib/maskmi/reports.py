@@ -96,16 +96,18 @@ def label_noise(directed: Tensor, known: Tensor) -> dict[str, float]:
     """What no predictor of a symmetric matrix can explain of the directed values: the model's own inconsistency.
 
     ``symmetric_r2``: R² of the symmetrised labels as a prediction of the directed ones; ``noise_share``: variance of
-    half the difference of the two directions over the variance of the labels, a bound on what such noise costs.
+    half the difference of the two directions over the variance of the labels, a bound on what such noise costs;
+    ``direction_pearson`` and ``direction_spearman``: correlation of one direction of a pair with the other.
     """
     both = known & known.mT
     forward, backward = at_pairs(directed, both), at_pairs(directed.mT, both)
     mean = (forward + backward) / 2
     directed_values = np.concatenate([forward, backward])
+    directions = regression_scores(directed_values, np.concatenate([backward, forward]))
     return {
         "symmetric_r2": regression_scores(np.concatenate([mean, mean]), directed_values)["r2"],
         "noise_share": float(np.square((forward - backward) / 2).mean() / mean.var()),
-    }
+    } | {f"direction_{name}": directions[name] for name in ("pearson", "spearman") if name in directions}
 
 
 def probing_section(
