@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from maskmi.contexts import random_contexts, visited_states
+from maskmi.contexts import random_contexts, row_subset, visited_states
 
 MASK, PAD = 9, 10
 SEQUENCES = torch.arange(81).remainder(9).repeat(300, 1)
@@ -87,3 +87,14 @@ def test_a_visited_state_depends_on_its_own_sequence_alone():
     assert ((left >= 2) & (left <= 8)).all() and len(set(left.tolist())) > 1
     with pytest.raises(ValueError, match="sequence 1 began with fewer than 2 masked"):
         visited_states(torch.tensor([[MASK, MASK], [1, MASK]]), commits_of(*rows), MASK, 3)
+
+
+def test_a_row_subset_holds_masked_positions_each_as_often():
+    tokens = torch.tensor([[MASK, 1, MASK, MASK, MASK, PAD]]).expand(4000, -1)
+    rows = row_subset(tokens, MASK, 2, seed=1)
+    assert (rows.sum(1) == 2).all() and not rows[:, [1, 5]].any()
+    # Each of four positions is drawn with probability 1/2: 2000 of 4000, standard deviation 32.
+    assert rows[:, [0, 2, 3, 4]].sum(0).tolist() == pytest.approx([2000] * 4, abs=160)
+    assert row_subset(tokens[:3], MASK, 9, seed=1).equal(tokens[:3] == MASK)
+    wider = torch.nn.functional.pad(tokens[:9], (0, 3), value=PAD)
+    assert row_subset(wider, MASK, 2, seed=1)[:, :6].equal(rows[:9])

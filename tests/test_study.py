@@ -65,7 +65,7 @@ def no_passes(backbone, monkeypatch):
     def fail(*_):
         raise AssertionError("a stored result was made again")
 
-    return lambda: monkeypatch.setattr(backbone.model.model, "forward", fail)
+    return lambda: monkeypatch.setattr(backbone.network, "forward", fail)
 
 
 def nearly_full(count, blanks, seed=0):
@@ -104,11 +104,11 @@ def test_the_shipped_trained_and_named_checkpoints_are_loaded(files, tmp_path, m
     monkeypatch.setattr(study, "CHECKPOINTS", files["strong"].parent)
     shipped = sudoku.load_backbone("sudoku")
     assert shipped.name == "strong" and shipped.parameters == 4_158_346 and shipped.sha256 == sha256(files["strong"])
-    assert shipped.model.model.confined_heads == 2 and shipped.metadata["log"] == LOG
+    assert shipped.network.confined_heads == 2 and shipped.metadata["log"] == LOG
     assert shipped.identity["dtype"] == "torch.bfloat16" and shipped.identity["backbone"] == shipped.sha256
-    assert not shipped.model.model.training and not any(p.requires_grad for p in shipped.model.model.parameters())
+    assert not shipped.network.training and not any(p.requires_grad for p in shipped.network.parameters())
     plain = sudoku.load_backbone("sudoku_paper_strength")
-    assert plain.model.model.confined_heads == 0 and plain.sha256 == sha256(files["paper_strength"])
+    assert plain.network.confined_heads == 0 and plain.sha256 == sha256(files["paper_strength"])
 
     trained = write_backbone(tmp_path / "pretrained" / "strong.safetensors", 5)
     found = sudoku.load_backbone("sudoku", checkpoint="trained", artefacts=tmp_path)
@@ -275,7 +275,7 @@ def test_decoding_reports_what_became_of_each_puzzle(backbone, store, decoding, 
     """With a model that knows the solutions of all but one, and of that one a false digit."""
     told = torch.from_numpy(puzzles.solutions.astype(np.int64))
     told[4, puzzles.puzzles[4] == MASK] = (told[4, puzzles.puzzles[4] == MASK] + 1) % 9
-    forward = backbone.model.model.forward
+    forward = backbone.network.forward
 
     def knowing(tokens, attention=False):
         visible = tokens != MASK
@@ -283,7 +283,7 @@ def test_decoding_reports_what_became_of_each_puzzle(backbone, store, decoding, 
         output = forward(tokens, attention)
         return output._replace(logits=20.0 * torch.nn.functional.one_hot(told[which], 9))
 
-    monkeypatch.setattr(backbone.model.model, "forward", knowing)
+    monkeypatch.setattr(backbone.network, "forward", knowing)
     outcome = decoding(backbone, store, Naive(3), n_joint_error=5)
     right = [i != 4 for i in range(9)]
     assert outcome["solved"].tolist() == outcome["solution"].tolist() == right

@@ -72,3 +72,14 @@ def visited_states(
     values = torch.zeros_like(start)
     values[sequence, position] = commits["value"]
     return torch.where(known, values, start)
+
+
+def row_subset(tokens: Tensor, mask: int, rows: int, seed: int) -> Tensor:
+    """``rows`` masked positions of each context [N, L], or all where there are fewer, drawn at random: bool [N, L].
+
+    For probing these alone (:func:`maskmi.probing.probe`): a head learns from the pairs of a probed position with every
+    masked one, so that the same number of passes covers more contexts.
+    """
+    masked = tokens == mask
+    level = uniform(seed, torch.arange(len(tokens))[:, None], torch.arange(tokens.shape[1])).masked_fill(~masked, 2.0)
+    return masked & (level.argsort(1).argsort(1) < rows)

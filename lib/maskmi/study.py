@@ -11,14 +11,14 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from maskmi import ROOT
 from maskmi.artefacts import Artefacts, code_digest, load_checkpoint, save_checkpoint, tensor_sha256
 from maskmi.decoding import Decision, View, decode, joint_error
 from maskmi.head import PAIR_WIDTH, PairHead
-from maskmi.parallel import InThreads
+from maskmi.model import MaskedModel
 from maskmi.probing import MATRICES, Probes, symmetrise
 from maskmi.shards import probe_shards
 from maskmi.train_head import HeadRecipe, hidden_states, train_head
@@ -35,18 +35,22 @@ class Backbone:
     """A frozen model, what identifies it, and what its pair heads look like."""
 
     name: str
-    model: InThreads
+    network: nn.Module
+    model: MaskedModel  # the network as it is run: in threads, in groups of one length
     sha256: str
-    parameters: int
     metadata: dict[str, Any]  # recipe and last line of the training log, where it was trained here
     relations: Tensor | Callable[[int], Tensor]  # what a head is told of two positions, see PairHead
     head_width: int = PAIR_WIDTH
 
     @property
+    def parameters(self) -> int:
+        return sum(weight.numel() for weight in self.network.parameters())
+
+    @property
     def identity(self) -> dict[str, str]:
         """What a stored result names as its input."""
-        dtype = str(next(self.model.model.parameters()).dtype)
-        return {"backbone": self.sha256, "dtype": dtype, "code": code_digest(type(self.model.model).__module__)}
+        dtype = str(next(self.network.parameters()).dtype)
+        return {"backbone": self.sha256, "dtype": dtype, "code": code_digest(type(self.network).__module__)}
 
 
 def checkpoint_path(name: str, checkpoint: str | Path = "shipped", artefacts: str | Path | None = None) -> Path:

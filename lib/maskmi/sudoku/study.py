@@ -57,8 +57,7 @@ def load_backbone(
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"checkpoint {path} is no Sudoku backbone: give one that 0_pretrain wrote") from error
     model = model.to(device, dtype).eval().requires_grad_(False)
-    count = sum(p.numel() for p in model.parameters())
-    return Backbone(name, InThreads(model), sha256(path), count, metadata, torch.as_tensor(relations()))
+    return Backbone(name, model, InThreads(model), sha256(path), metadata, torch.as_tensor(relations()))
 
 
 def contexts(count: int, split: str = "train") -> Tensor:
