@@ -13,8 +13,9 @@ from maskmi.sudoku import pretrain
 from maskmi.sudoku.grading import after_singles
 from maskmi.sudoku.grid import violations
 from maskmi.sudoku.mdm import MASK, SudokuMDM
-from maskmi.sudoku.pretrain import RECIPES, Recipe, learning_rate_factor, masked_batch, train
+from maskmi.sudoku.pretrain import MATRICES, RECIPES, Recipe, masked_batch, train
 from maskmi.sudoku.solver import count_solutions, random_grids, solve
+from maskmi.training import learning_rate_factor, optimizers_of
 
 GRIDS = random_grids(48, 7)
 PLAIN = Recipe(grids=48, batch_size=12, augment=False, puzzle_share=0.0)
@@ -129,7 +130,7 @@ def test_the_papers_budget_is_ten_epochs_of_a_hundred_thousand_grids():
 def test_every_parameter_has_one_optimizer_and_muon_only_gets_hidden_matrices(confined_heads):
     masters = dict(SudokuMDM(confined_heads).named_parameters())
     name_of = {id(p): name for name, p in masters.items()}
-    *muons, adam = pretrain._optimizers(masters, TINY)
+    *muons, adam = optimizers_of(masters, MATRICES, TINY)
     names = [[name_of[id(p)] for g in o.param_groups for p in g["params"]] for o in (*muons, adam)]
     assert sorted(sum(names, [])) == sorted(masters)
     assert sorted(sum(names[:-1], [])) == sorted(

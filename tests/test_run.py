@@ -10,7 +10,11 @@ import pytest
 
 from maskmi import ROOT, run
 
-PROFILE = "studies: [sudoku]\ntime_limit_minutes: {minutes}\ncommon: {{seed: 3}}\n0_write: {{n: 2}}\n"
+PROFILE = """
+studies: [sudoku]
+sudoku: &sudoku {{time_limit_minutes: {minutes}, common: {{seed: 3}}, 0_write: {{n: 2}}}}
+sudoku_paper_strength: *sudoku
+"""
 # What an analyse notebook does, at its smallest.
 WRITE = """
 import sys
@@ -77,28 +81,29 @@ def main_in(checkout, monkeypatch):
 
 
 def test_profile_with_an_unknown_parameter_is_refused_before_anything_runs(main_in, checkout, capsys):
-    (checkout / "profiles" / "quick.yaml").write_text("0_write: {n: 2, sed: 1}\n")
+    (checkout / "profiles" / "quick.yaml").write_text("sudoku: {0_write: {n: 2, sed: 1}}\n")
     assert main_in([]) == 2
-    assert "quick.yaml: 0_write sets an unknown parameter 'sed'; did you mean 'seed'" in capsys.readouterr().err
+    assert "quick.yaml: sudoku: 0_write sets an unknown parameter 'sed'; did you mean 'seed'" in capsys.readouterr().err
     assert not (checkout / "runs").exists()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("common: {sede: 1}", "unknown parameter 'sede'; did you mean 'seed'"),
-        ("common: {output: here}", "which the run sets itself"),
-        ("0_wirte: {n: 1}", "unknown entry '0_wirte'; did you mean '0_write'"),
+        ("sudoku: {common: {sede: 1}}", "unknown parameter 'sede'; did you mean 'seed'"),
+        ("sudoku: {common: {output: here}}", "which the run sets itself"),
+        ("sudoku: {0_wirte: {n: 1}}", "unknown entry '0_wirte'; did you mean '0_write'"),
         ("studies: [sudoko]", "unknown study 'sudoko'; did you mean 'sudoku'"),
-        ("time_limit_minutes: 0", "positive number"),
-        ("time_limit_minutes: {0_writ: 5}", "unknown notebook '0_writ'"),
+        ("sudoko: {common: {seed: 1}}", "unknown entry 'sudoko'; did you mean 'sudoku'"),
+        ("sudoku: {time_limit_minutes: 0}", "positive number"),
+        ("sudoku: {time_limit_minutes: {0_writ: 5}}", "unknown notebook '0_writ'"),
     ],
 )
 def test_profile_faults(tmp_path, make_notebook, text, message):
     notebook = make_notebook(tmp_path / "0_write.ipynb", DEFAULTS)
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(ValueError, match=message):
-        run.load_profile(tmp_path / "p.yaml", [notebook])
+        run.load_profile(tmp_path / "p.yaml", {"sudoku": [notebook]})
 
 
 def test_profile_gives_each_notebook_what_it_has(tmp_path, make_notebook):
@@ -108,19 +113,19 @@ def test_profile_gives_each_notebook_what_it_has(tmp_path, make_notebook):
     ]
     assert run.find_notebooks(tmp_path) == notebooks[::-1]
     (tmp_path / "p.yaml").write_text(
-        "common: {n: 5, seed: 2}\n10_last: {n: 7, m: [3]}\ntime_limit_minutes: {2_first: 2}"
+        "first: {common: {n: 5, seed: 2}, 10_last: {n: 7, m: [3]}, time_limit_minutes: {2_first: 2}}"
     )
-    profile = run.load_profile(tmp_path / "p.yaml", notebooks[::-1])
-    assert profile["parameters"] == {"2_first": {"n": 5, "seed": 2}, "10_last": {"n": 7, "m": [3]}}
-    assert profile["limits"] == {"2_first": 120, "10_last": 3600}
+    profile = run.load_profile(tmp_path / "p.yaml", {"first": notebooks[::-1], "second": notebooks[:1]})
+    assert profile["studies"] == ["first", "second"]
+    assert profile["first"]["parameters"] == {"2_first": {"n": 5, "seed": 2}, "10_last": {"n": 7, "m": [3]}}
+    assert profile["first"]["limits"] == {"2_first": 120, "10_last": 3600}
+    assert profile["second"]["parameters"] == {"10_last": {}}
 
 
 @pytest.mark.parametrize("name", sorted(run.PROFILES))
 def test_shipped_profiles_fit_the_notebooks(name):
-    folder = ROOT / "notebooks"
-    if not list(folder.glob("*.ipynb")):
-        pytest.skip("no notebooks yet")
-    run.load_profile(run.PROFILES[name], run.find_notebooks(folder))
+    notebooks = {study: run.find_notebooks(ROOT / folder) for study, folder in run.STUDIES.items()}
+    assert set(run.load_profile(run.PROFILES[name], notebooks)["studies"]) <= set(run.STUDIES)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,16 @@
-"""Runs the study: the numbered notebooks in their order, by papermill, for one or both studies of a profile.
+"""Runs studies: the numbered notebooks of each in their order, by papermill, at the sizes of a profile.
 
 A profile is a YAML file (profiles/quick.yaml, profiles/full.yaml, tests/smoke.yaml)::
 
-    studies: [sudoku]           # what --study defaults to
-    time_limit_minutes: 15      # for each notebook, or a mapping {notebook: minutes, default: minutes}
-    common: {seed: 0}           # for every notebook that has the parameter
-    1_probe: {n_contexts: 200}  # for this notebook alone
+    studies: [sudoku]             # what --study defaults to
+    sudoku:
+      time_limit_minutes: 15      # for each notebook, or a mapping {notebook: minutes, default: minutes}
+      common: {seed: 0}           # for every notebook that has the parameter
+      1_probe: {n_contexts: 200}  # for this notebook alone
 
-The run itself sets ``study``, ``output`` (the folder of figures and statistics) and ``artefacts`` (the folder of
-expensive results) in the notebooks that have these parameters.
+A study that a profile says nothing of runs with its notebooks' own values. The run itself sets ``study``, ``output``
+(the folder of figures and statistics) and ``artefacts`` (the folder of expensive results) in the notebooks that have
+these parameters.
 """
 
 # papermill and yaml are imported where they are used: run_all.sh reads its options here before the environment exists.
@@ -30,7 +32,10 @@ PROFILES = {
     "full": ROOT / "profiles" / "full.yaml",
     "smoke": ROOT / "tests" / "smoke.yaml",
 }
-STUDIES = ["sudoku", "sudoku_paper_strength"]
+STUDIES = {  # and the folder of its notebooks
+    "sudoku": "notebooks",
+    "sudoku_paper_strength": "notebooks",
+}
 SET_BY_RUN = {"study", "output", "artefacts"}
 DEFAULT_MINUTES = 60
 
@@ -84,40 +89,56 @@ def find_notebooks(folder: Path) -> list[Path]:
     return notebooks
 
 
-def load_profile(path: Path, notebooks: list[Path]) -> dict:
-    """Read a profile and hold it against the notebooks' parameters.
+def load_profile(path: Path, notebooks: dict[str, list[Path]]) -> dict:
+    """Read a profile and hold it against the parameters of each study's notebooks.
 
     Returns:
-        ``{"studies": [...], "parameters": {notebook: {name: value}}, "limits": {notebook: seconds},
-        "accepted": {notebook: set of the names it has}}``
+        ``{"studies": [...], study: {"parameters": {notebook: {name: value}}, "limits": {notebook: seconds},
+        "accepted": {notebook: set of the names it has}}, …}``
 
     Raises:
         ValueError: on an unknown notebook, study or parameter (with the nearest known name), or a bad time limit.
     """
-    import papermill
     import yaml
 
     profile = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    names = [notebook.stem for notebook in notebooks]
     for key in profile:
-        known = [*names, "studies", "time_limit_minutes", "common"]
-        if key not in known:
-            raise ValueError(f"{path.name}: unknown entry {key!r}{did_you_mean(key, known)}")
-    studies = profile.get("studies", STUDIES)
+        if key not in ["studies", *notebooks]:
+            raise ValueError(f"{path.name}: unknown entry {key!r}{did_you_mean(key, ['studies', *notebooks])}")
+    studies = profile.get("studies", list(notebooks))
     for study in studies:
-        if study not in STUDIES:
-            raise ValueError(f"{path.name}: unknown study {study!r}{did_you_mean(study, STUDIES)}")
-    accepted = {notebook.stem: set(papermill.inspect_notebook(str(notebook))) for notebook in notebooks}
-    common = profile.get("common") or {}
-    everywhere = set().union(*accepted.values())
-    _refuse_unknown(common, everywhere, f"{path.name}: common")
+        if study not in notebooks:
+            raise ValueError(f"{path.name}: unknown study {study!r}{did_you_mean(study, notebooks)}")
+    accepted: dict[Path, set[str]] = {}
+    sections = {
+        study: _section(profile.get(study) or {}, own, accepted, f"{path.name}: {study}")
+        for study, own in notebooks.items()
+    }
+    return {"studies": studies, **sections}
+
+
+def _section(given: dict, notebooks: list[Path], accepted: dict[Path, set[str]], where: str) -> dict:
+    """What a profile says of one study; ``accepted`` keeps what was found out of each notebook."""
+    import papermill
+
+    names = [notebook.stem for notebook in notebooks]
+    for key in given:
+        known = [*names, "time_limit_minutes", "common"]
+        if key not in known:
+            raise ValueError(f"{where}: unknown entry {key!r}{did_you_mean(key, known)}")
+    for notebook in notebooks:
+        if notebook not in accepted:
+            accepted[notebook] = set(papermill.inspect_notebook(str(notebook)))
+    has = {notebook.stem: accepted[notebook] for notebook in notebooks}
+    common = given.get("common") or {}
+    _refuse_unknown(common, set().union(*has.values()), f"{where}: common")
     parameters = {}
     for name in names:
-        own = profile.get(name) or {}
-        _refuse_unknown(own, accepted[name], f"{path.name}: {name}")
-        parameters[name] = {key: value for key, value in common.items() if key in accepted[name]} | own
-    limits = _limits(profile.get("time_limit_minutes", DEFAULT_MINUTES), names, path.name)
-    return {"studies": studies, "parameters": parameters, "limits": limits, "accepted": accepted}
+        own = given.get(name) or {}
+        _refuse_unknown(own, has[name], f"{where}: {name}")
+        parameters[name] = {key: value for key, value in common.items() if key in has[name]} | own
+    limits = _limits(given.get("time_limit_minutes", DEFAULT_MINUTES), names, where)
+    return {"parameters": parameters, "limits": limits, "accepted": has}
 
 
 def _refuse_unknown(given: dict, accepted: set[str], where: str) -> None:
@@ -228,6 +249,7 @@ def run_study(study: str, notebooks: list[Path], profile: dict, folder: Path, ou
     """Execute the notebooks for one study and check that they left figures and statistics.
 
     Args:
+        profile: what the profile says of this study, of :func:`load_profile`.
         folder: takes ``executed/<study>`` and ``artefacts/<study>``.
         output: takes the figures and ``statistics.<study>.json``.
 
@@ -273,14 +295,14 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "lib"), os.environ.get("PYTHONPATH")]))
 
     try:
-        notebooks = find_notebooks(ROOT / "notebooks")
+        notebooks = {study: find_notebooks(ROOT / folder) for study, folder in STUDIES.items()}
         profile = load_profile(PROFILES[options.profile], notebooks)
     except ValueError as error:
         print(f"run_all.sh: {error}", file=sys.stderr)
         return 2
     from maskmi import statistics
 
-    studies = {None: profile["studies"], "all": STUDIES}.get(options.study, [options.study])
+    studies = {None: profile["studies"], "all": list(STUDIES)}.get(options.study, [options.study])
     folder = ROOT / "runs" / options.profile
     if options.fresh:
         for study in studies:
@@ -290,7 +312,7 @@ def main(arguments: list[str] | None = None) -> int:
     failed = {}
     for study in studies:
         try:
-            run_study(study, notebooks, profile, folder, options.output)
+            run_study(study, notebooks[study], profile[study], folder, options.output)
             statistics.merge(options.output, [study])
         except (StudyFailed, ValueError, OSError) as error:
             failed[study] = error

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from maskmi.artefacts import load_checkpoint, sha256
-from maskmi.contexts import random_contexts
 from maskmi.noise import uniform
 from maskmi.parallel import InThreads
-from maskmi.protein.adapter import AMINO_ACIDS, PADDING, ByLength, encode, lengths
+from maskmi.protein.adapter import AMINO_ACIDS, PADDING, ByLength
 from maskmi.protein.antiberty import SHA256 as ANTIBERTY_SHA256
 from maskmi.protein.antiberty import load_antiberty
-from maskmi.protein.data import load_antibodies, load_proteins
 from maskmi.protein.esmc import find_esmc_300m, load_esmc_300m, load_esmc_small
 from maskmi.protein.relations import relations
 from maskmi.study import Backbone, checkpoint_path

@@ -4,8 +4,6 @@ Everything random is a function of (seed, step), so a run that was stopped goes 
 """
 
 import json
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,15 +11,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
 from maskmi.artefacts import load_checkpoint, save_checkpoint
 from maskmi.sudoku import solver, symmetry
 from maskmi.sudoku.grading import after_singles
 from maskmi.sudoku.mdm import MASK, SudokuMDM
+from maskmi.training import WORKERS, fit
 
 HELD_OUT = 512  # puzzles for validation
-WORKERS = 2  # fixed, since the order in which gradients are added decides the last digits
+MATRICES = ("layers.", "head_in")  # hidden matrices, which Muon trains
 
 
 @dataclass(frozen=True)
@@ -103,23 +101,6 @@ def masked_batch(grids: np.ndarray, recipe: Recipe, step: int) -> tuple[Tensor, 
     return tokens, targets
 
 
-def learning_rate_factor(step: int, recipe: Recipe) -> float:
-    """Linear warm-up, constant, then linear to zero over the last ``decay_share`` of the steps."""
-    rising = (step + 1) / recipe.warmup_steps
-    falling = (recipe.steps - step) / max(1, recipe.steps * recipe.decay_share)
-    return min(1.0, rising, falling)
-
-
-def _optimizers(masters: dict[str, Tensor], recipe: Recipe) -> list[torch.optim.Optimizer]:
-    matrices = [p for name, p in masters.items() if p.ndim == 2 and name.startswith(("layers.", "head_in"))]
-    chosen = {id(p) for p in matrices}
-    others = [p for p in masters.values() if id(p) not in chosen]
-    return [
-        *(torch.optim.Muon(matrices[i::WORKERS], lr=recipe.muon_rate, weight_decay=0.0) for i in range(WORKERS)),
-        torch.optim.AdamW(others, lr=recipe.adam_rate, weight_decay=0.0, betas=(0.9, 0.98)),
-    ]
-
-
 @torch.no_grad()
 def validation_scores(model: SudokuMDM, solutions: np.ndarray, puzzles: np.ndarray) -> dict[str, float]:
     """One pass over held-out puzzles: cross-entropy in nats and accuracy on their blank cells."""
@@ -144,7 +125,6 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    snapshot, log_path = folder / f"{name}.snapshot.pt", folder / f"{name}.jsonl"
     torch.manual_seed(recipe.seed)
     model = SudokuMDM(recipe.confined_heads)
     finished = folder / f"{name}.safetensors"
@@ -154,76 +134,34 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
             raise ValueError(f"{finished} was trained by another recipe; delete it to start anew")
         model.load_state_dict(weights)
         return model
-    done, log = 0, []
+    before = []
     if recipe.continues:
-        before = train(RECIPES[recipe.continues], folder, recipe.continues, dtype=dtype, snapshot_every=snapshot_every)
-        model.load_state_dict(before.state_dict())
-        log = [json.loads(line) for line in (folder / f"{recipe.continues}.jsonl").read_text().splitlines()]
-    # One replica a worker thread, each with one compute thread: no barrier within a layer, activations stay in cache.
-    replicas = [SudokuMDM(recipe.confined_heads).to(dtype) for _ in range(WORKERS)]
-    masters = dict(model.named_parameters())
-    optimizers = _optimizers(masters, recipe)
-    if snapshot.exists():
-        state = torch.load(snapshot, weights_only=True)
-        if Recipe(**state["recipe"]) != recipe:
-            raise ValueError(f"{snapshot} belongs to another recipe; delete it to start anew")
-        model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        done, log = state["step"], state["log"]
-    base_rates = [group["lr"] for o in _optimizers(masters, recipe) for group in o.param_groups]
+        stage = train(RECIPES[recipe.continues], folder, recipe.continues, dtype=dtype, snapshot_every=snapshot_every)
+        model.load_state_dict(stage.state_dict())
+        before = [json.loads(line) for line in (folder / f"{recipe.continues}.jsonl").read_text().splitlines()]
     grids = solver.random_grids(recipe.grids, recipe.seed)
     held_out = solver.random_grids(HELD_OUT, recipe.seed + 1_000_003)
     held_out_puzzles = solver.unique_puzzles(held_out, recipe.seed + 1, 50, 58)
 
-    started, loss_sum, since = time.monotonic(), 0.0, 0
-
-    def backward(worker: int) -> float:
-        losses = 0.0
-        for part, target in parts[worker::WORKERS]:
-            logits = replicas[worker](part).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum") / count
-            loss.backward()
-            losses += loss.item()
-        return losses
-
-    pool = ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,))
-    progress = tqdm(range(done, recipe.steps), initial=done, total=recipe.steps, desc=f"train {name}", unit="step")
-    for step in progress:
-        with torch.no_grad():
-            for replica in replicas:
-                for parameter, master in zip(replica.parameters(), masters.values(), strict=True):
-                    parameter.copy_(master)
-                    parameter.grad = None
+    def batches(step: int) -> list[tuple[Tensor, Tensor]]:
         tokens, targets = masked_batch(grids, recipe, step)
-        count = (targets >= 0).sum()
-        parts = list(zip(tokens.split(recipe.micro_batch), targets.split(recipe.micro_batch), strict=True))
-        loss_sum += sum(pool.map(backward, range(WORKERS)))
-        since += 1
-        for master, *parameters in zip(masters.values(), *(r.parameters() for r in replicas), strict=True):
-            # A batch of one micro-batch leaves the second worker without a share.
-            master.grad = sum(parameter.grad.float() for parameter in parameters if parameter.grad is not None)
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        for group, rate in zip(groups, base_rates, strict=True):
-            group["lr"] = rate * learning_rate_factor(step, recipe)
-        list(pool.map(lambda optimizer: optimizer.step(), optimizers))
-        last = step + 1 == recipe.steps
-        if (step + 1) % snapshot_every == 0 or last:
-            shown = recipe.shown + (step + 1) * recipe.batch_size
-            row = {"step": shown // recipe.batch_size, "grids": shown, "loss": loss_sum / since}
-            row |= {"learning_rate": groups[0]["lr"], **validation_scores(replicas[0], held_out, held_out_puzzles)}
-            row["seconds"] = (log[-1]["seconds"] if log else 0.0) + time.monotonic() - started
-            started, loss_sum, since = time.monotonic(), 0.0, 0
-            log.append(row)
-            progress.set_postfix(loss=row["loss"], accuracy=row["puzzle_accuracy"])
-            state = {"recipe": asdict(recipe), "model": model.state_dict(), "step": step + 1, "log": log}
-            state["optimizers"] = [optimizer.state_dict() for optimizer in optimizers]
-            temporary = snapshot.with_suffix(".tmp")
-            torch.save(state, temporary)
-            temporary.replace(snapshot)
-            log_path.write_text("".join(json.dumps(line) + "\n" for line in log))
-    metadata = {"recipe": asdict(recipe), "name": name, "log": log[-1] if log else {}}
+        return list(zip(tokens.split(recipe.micro_batch), targets.split(recipe.micro_batch), strict=True))
+
+    log = fit(
+        model,
+        [SudokuMDM(recipe.confined_heads).to(dtype) for _ in range(WORKERS)],
+        recipe,
+        batches,
+        lambda replica: validation_scores(replica, held_out, held_out_puzzles),
+        folder / name,
+        matrices=MATRICES,
+        origin={"recipe": asdict(recipe)},
+        snapshot_every=snapshot_every,
+        before=before,
+        unit="grids",
+    )
+    metadata = {"recipe": asdict(recipe), "name": name, "log": log[-1]}
     model = model.to(dtype)  # as it is used: half the size, and the same weights whatever it is run in later
     save_checkpoint(finished, model.state_dict(), metadata)
-    snapshot.unlink(missing_ok=True)
+    finished.with_suffix(".snapshot.pt").unlink(missing_ok=True)
     return model.float()

@@ -1,0 +1,1 @@
+"""Protein language models behind the interface of masked models."""
