@@ -1,0 +1,60 @@
+"""Metrics of samples: nothing separates a set from itself, everything separates it from its opposite."""
+
+import pytest
+import torch
+
+from maskmi.protein.adapter import PADDING, ByLength, encode
+from maskmi.protein.esmc import Layout, new_esmc
+from maskmi.protein.evaluation import divergences, floors, reference_of, sample_metrics
+
+JSD = ["jsd_1mer", "jsd_2mer", "jsd_3mer", "jsd_hidden"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    network = new_esmc(Layout(32, 2, 2)).eval().requires_grad_(False)
+    for weight in network.parameters():
+        weight.add_(torch.randn_like(weight) * 0.1)
+    return ByLength(network)
+
+
+@pytest.fixture(scope="module")
+def natural():
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, 10, (60, 14), generator=generator)  # of ten amino acids only
+    tokens[::2, 12:] = PADDING
+    return tokens
+
+
+def test_a_set_does_not_diverge_from_itself(model, natural):
+    found = divergences(model, natural, reference_of(model, natural))
+    assert list(found) == JSD
+    assert [found[name]["value"] for name in JSD] == pytest.approx([0] * 4, abs=1e-12)
+
+
+def test_sets_without_a_common_letter_are_log_2_apart(model, natural):
+    other = torch.where(natural < 10, natural + 10, natural)
+    found = divergences(model, other, reference_of(model, natural))
+    assert [found[f"jsd_{k}mer"]["value"] for k in (1, 2, 3)] == pytest.approx([torch.tensor(2.0).log().item()] * 3)
+    assert found["jsd_hidden"]["value"] > 0.1
+
+
+def test_the_floor_is_what_halves_of_one_set_differ_by(model, natural):
+    reference = reference_of(model, natural)
+    floor, same = floors(reference, 30), divergences(model, natural[:30], reference_of(model, natural[30:]))
+    assert list(floor) == JSD
+    assert all(0 < floor[name]["low"] <= floor[name]["value"] <= floor[name]["high"] for name in JSD)
+    for name in JSD[:3]:
+        assert floor[name]["low"] * 0.7 < same[name]["value"] < floor[name]["high"] * 1.4
+
+
+def test_metrics_of_samples_that_are_known(model, natural):
+    samples = natural[:20]
+    found = sample_metrics(model, samples, reference_of(model, natural), natural, n_scored=5)
+    assert all(row["low"] <= row["value"] <= row["high"] for row in found.values())
+    assert found["identity"]["value"] == 1.0
+    assert 0 < found["distance"]["value"] < 1 and found["log_pseudo_perplexity"]["value"] > 1
+    runs = encode(["AAAAAAAAAAAAAA", "ACDEFGHIKLACDE"])
+    again = sample_metrics(model, runs, reference_of(model, natural), natural, n_scored=2)
+    assert again["low_complexity"]["value"] == 0.5 and again["identity"]["value"] < 0.6
