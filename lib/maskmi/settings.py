@@ -1,6 +1,6 @@
 """Settings of decoders: a decoder and the description that tells it from others, with its names in figures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from maskmi.decoding import Decision, EntropyBounded, MIGuided, View
@@ -36,6 +36,15 @@ def entropy_bounded_setting(budget: float, proxy: str = "entropy") -> Setting:
     """Entropy-bounded decoding with its description."""
     settings = {"decoder": "entropy_bounded", "budget": budget, "proxy": proxy}
     return settings, EntropyBounded(budget, proxy)
+
+
+def each_once(sweep: Iterable[Setting]) -> Iterator[Setting]:
+    """A sweep without the settings that came before."""
+    seen = []
+    for settings, decoder in sweep:
+        if settings not in seen:
+            seen.append(settings)
+            yield settings, decoder
 
 
 def is_main(settings: Mapping[str, Any]) -> bool:

@@ -110,6 +110,12 @@ def new_head(backbone: Backbone, seed: int = 0) -> PairHead:
         return PairHead(backbone.model.hidden_size, backbone.relations, backbone.head_width)
 
 
+def _frozen_head(backbone: Backbone, weights: Mapping[str, Tensor]) -> PairHead:
+    head = new_head(backbone)
+    head.load_state_dict(weights)
+    return head.requires_grad_(False)
+
+
 def fitted_head(
     backbone: Backbone,
     store: Artefacts,
@@ -137,9 +143,7 @@ def fitted_head(
         )
     )
     losses = weights.pop("losses").tolist()
-    head = new_head(backbone)
-    head.load_state_dict(weights)
-    head.requires_grad_(False)
+    head = _frozen_head(backbone, weights)
     return head, {
         "sha256": tensor_sha256(weights),
         "losses": losses,
@@ -176,9 +180,7 @@ def load_head(backbone: Backbone, label: str = "entropy_drop") -> PairHead:
     weights, metadata = load_checkpoint(path, made_by="./run_all.sh --profile full, notebook 2_train")
     if metadata["backbone"] != backbone.sha256:
         raise ValueError(f"{path.name} belongs to another backbone, with SHA-256 {metadata['backbone']}: train a head")
-    head = new_head(backbone)
-    head.load_state_dict(weights)
-    return head.requires_grad_(False)
+    return _frozen_head(backbone, weights)
 
 
 def save_head(folder: Path, backbone: Backbone, head: PairHead, label: str) -> Path:

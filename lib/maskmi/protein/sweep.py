@@ -10,7 +10,7 @@ from maskmi.decoding import (
     Sequential,
 )
 from maskmi.head import PairHead
-from maskmi.settings import Setting, entropy_bounded_setting, mi_setting
+from maskmi.settings import Setting, each_once, entropy_bounded_setting, mi_setting
 
 #: arXiv 2605.20187, ESM-C: decoder, settings, passes, Jensen-Shannon divergence (of which variable it does not say).
 PAPER = [
@@ -41,11 +41,7 @@ def short_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
 
 def whole_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
     """Every decoder over its range, after the settings of :func:`short_sweep`; each setting once."""
-    seen = []
-    for settings, decoder in _whole(heads):
-        if settings not in seen:
-            seen.append(settings)
-            yield settings, decoder
+    return each_once(_whole(heads))
 
 
 def _whole(heads: Mapping[str, PairHead]) -> Iterator[Setting]:

@@ -14,7 +14,7 @@ from maskmi.decoding import (
     Sequential,
 )
 from maskmi.head import PairHead
-from maskmi.settings import Setting, entropy_bounded_setting, family_of, is_main, mi_setting
+from maskmi.settings import Setting, each_once, entropy_bounded_setting, family_of, is_main, mi_setting
 
 #: arXiv 2605.20187, the Sudoku table: decoder, settings, passes, share solved.
 PAPER = [
@@ -44,11 +44,7 @@ def short_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
 
 def whole_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
     """Every decoder over its range, after the settings of :func:`short_sweep`; each setting once."""
-    seen = []
-    for settings, decoder in _whole(heads):
-        if settings not in seen:
-            seen.append(settings)
-            yield settings, decoder
+    return each_once(_whole(heads))
 
 
 def chosen_sweep(name: str, heads: Mapping[str, PairHead], test_set: str) -> list[Setting]:
