@@ -7,6 +7,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 import torch
+from protein_models import close, encode, run
 from transformers import BertTokenizer
 
 from maskmi.model import mask_token, pad_token
@@ -35,21 +36,6 @@ def half():
 @pytest.fixture(scope="module")
 def tokenizer():
     return BertTokenizer(str(find_antiberty() / "vocab.txt"), do_lower_case=False)
-
-
-def encode(model, sequence, length=None):
-    """Tokens [1, L] of a sequence in which ``_`` is MASK, padded to ``length``."""
-    letters = model.values + "_\0"
-    return torch.tensor([[letters.index(letter) for letter in sequence.ljust(length or 0, "\0")]])
-
-
-@torch.no_grad()
-def run(model, tokens, attention=False):
-    return model(tokens, attention)
-
-
-def close(a, b, atol=1e-5):
-    return torch.allclose(a, b, rtol=0, atol=atol)
 
 
 def test_size_and_tokens(model, tokenizer):

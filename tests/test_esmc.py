@@ -11,6 +11,7 @@ from esm.models.esmc import ESMC
 from esm.tokenization import get_esmc_model_tokenizers
 from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import reset_sessions
+from protein_models import close, encode, run
 
 from maskmi import parallel
 from maskmi.artefacts import save_checkpoint
@@ -39,21 +40,6 @@ def model():
 @pytest.fixture(scope="module")
 def tokenizer():
     return get_esmc_model_tokenizers()
-
-
-def encode(model, sequence, length=None):
-    """Tokens [1, L] of a sequence in which ``_`` is MASK, padded to ``length``."""
-    letters = model.values + "_\0" + model.extra
-    return torch.tensor([[letters.index(letter) for letter in sequence.ljust(length or 0, "\0")]])
-
-
-@torch.no_grad()
-def run(model, tokens, attention=False):
-    return model(tokens, attention)
-
-
-def close(a, b, atol=1e-5):
-    return torch.allclose(a, b, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("layout, parameters", [(ESMC_300M, 332_997_184), (ESMC_SMALL, 6_927_424)])

@@ -1,6 +1,6 @@
 """What the adapters of protein language models share: the alphabet, special tokens at both ends, attention, padding."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +54,16 @@ class ByLength:
             parts.append((F.pad(logits, (0, 0, 0, missing)), F.pad(hidden, (0, 0, 0, missing)), maps))
         back = torch.cat(groups).argsort()
         return Output(*(None if column[0] is None else torch.cat(column)[back] for column in zip(*parts, strict=True)))
+
+
+def token_ids(vocabulary: Mapping[str, int], mask: str, padding: str) -> tuple[str, Tensor]:
+    """The ambiguous letters that a network's vocabulary has, in its order, and its id for each token of the adapter.
+
+    Args:
+        mask, padding: what the vocabulary calls these.
+    """
+    extra = "".join(sorted(set(AMBIGUOUS) & vocabulary.keys(), key=vocabulary.get))
+    return extra, torch.tensor([vocabulary[letter] for letter in [*AMINO_ACIDS, mask, padding, *extra]])
 
 
 def encode(sequences: Sequence[str], extra: str = "") -> Tensor:

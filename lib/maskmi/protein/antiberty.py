@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from maskmi.artefacts import sha256
 from maskmi.model import Output
-from maskmi.protein.adapter import AMBIGUOUS, AMINO_ACIDS, attend, value_logits, with_ends, without_padding
+from maskmi.protein.adapter import AMINO_ACIDS, attend, token_ids, value_logits, with_ends, without_padding
 
 if TYPE_CHECKING:
     from transformers import BertForMaskedLM
@@ -40,10 +40,9 @@ class AntiBERTyModel(nn.Module):
         self.bert = bert
         self.hidden_size = bert.config.hidden_size
         self.max_length = bert.config.max_position_embeddings - 2
-        self.extra = "".join(sorted(set(AMBIGUOUS) & vocabulary.keys(), key=vocabulary.get))
+        self.extra, ids = token_ids(vocabulary, "[MASK]", "[PAD]")
         self.ends = tuple(vocabulary[token] for token in ("[CLS]", "[SEP]", "[PAD]"))
-        letters = [*AMINO_ACIDS, "[MASK]", "[PAD]", *self.extra]
-        self.register_buffer("ids", torch.tensor([vocabulary[letter] for letter in letters]), persistent=False)
+        self.register_buffer("ids", ids, persistent=False)
 
     @property
     def device(self) -> torch.device:

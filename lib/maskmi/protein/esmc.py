@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from maskmi.artefacts import load_checkpoint, sha256
 from maskmi.model import Output
-from maskmi.protein.adapter import AMBIGUOUS, AMINO_ACIDS, attend, value_logits, with_ends, without_padding
+from maskmi.protein.adapter import AMINO_ACIDS, attend, token_ids, value_logits, with_ends, without_padding
 
 if TYPE_CHECKING:
     from esm.models.esmc import ESMC
@@ -52,12 +52,9 @@ class ESMCModel(nn.Module):
         self.esmc = esmc
         self.hidden_size = esmc.embed.embedding_dim
         tokenizer = esmc.tokenizer
-        vocabulary = tokenizer.get_vocab()
-        self.extra = "".join(sorted(set(AMBIGUOUS) & vocabulary.keys(), key=vocabulary.get))
+        self.extra, ids = token_ids(tokenizer.get_vocab(), tokenizer.mask_token, tokenizer.pad_token)
         self.ends = (tokenizer.cls_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
-        special = [tokenizer.mask_token_id, tokenizer.pad_token_id]
-        ids = [vocabulary[a] for a in AMINO_ACIDS] + special + [vocabulary[a] for a in self.extra]
-        self.register_buffer("ids", torch.tensor(ids), persistent=False)
+        self.register_buffer("ids", ids, persistent=False)
 
     @property
     def device(self) -> torch.device:
