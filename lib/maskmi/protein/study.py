@@ -15,13 +15,14 @@ from maskmi.parallel import InThreads
 from maskmi.protein.adapter import AMINO_ACIDS, PADDING, ByLength
 from maskmi.protein.antiberty import SHA256 as ANTIBERTY_SHA256
 from maskmi.protein.antiberty import load_antiberty
+from maskmi.protein.esmc import SHA256 as ESMC_300M_SHA256
 from maskmi.protein.esmc import find_esmc_300m, load_esmc_300m, load_esmc_small
 from maskmi.protein.relations import relations
 from maskmi.study import Backbone, checkpoint_path
 
 MASK = len(AMINO_ACIDS)
 STUDIES = ("esmc_small", "antiberty", "esmc_300m")
-HEAD_WIDTH = {"esmc_small": 128, "antiberty": 256, "esmc_300m": 384}  # the last gives 817,921 parameters
+HEAD_WIDTH = {"esmc_small": 128, "antiberty": 256, "esmc_300m": 384}  # the last gives 818,305 parameters
 LENGTHS = (50, 100)  # residues of what is generated from nothing (paper)
 
 
@@ -49,7 +50,7 @@ def load_backbone(
         network, digest, metadata = load_antiberty(**how), ANTIBERTY_SHA256, {"source": "antiberty 0.1.3"}
     elif study == "esmc_300m":
         path = find_esmc_300m(None if checkpoint == "shipped" else checkpoint)
-        network, digest, metadata = load_esmc_300m(path, **how), sha256(path), {"source": path.name}
+        network, digest, metadata = load_esmc_300m(path, **how), ESMC_300M_SHA256, {"source": path.name}
     elif study == "esmc_small":
         path = checkpoint_path(study, checkpoint, artefacts)
         network, digest, metadata = load_esmc_small(path, **how), sha256(path), load_checkpoint(path)[1]

@@ -1,0 +1,62 @@
+"""The protein studies: states to generate from, what a head is told of two residues, the sweeps, a backbone."""
+
+import json
+
+import pytest
+import torch
+
+from maskmi.head import PairHead
+from maskmi.protein import study, sweep
+from maskmi.protein.adapter import PADDING
+from maskmi.protein.relations import relations, separation_classes
+from maskmi.settings import label_of
+
+
+def test_states_are_all_masked_and_padded():
+    states = study.all_masked(torch.tensor([2, 4]))
+    assert states.tolist() == [[study.MASK, study.MASK, PADDING, PADDING], [study.MASK] * 4]
+
+
+def test_lengths_are_even_over_their_range_and_the_same_in_a_part():
+    lengths = study.random_lengths(20_000, seed=3)
+    assert lengths.min() == 50 and lengths.max() == 100
+    # Each of 51 lengths with probability 1/51: 392 of 20,000, standard deviation 20.
+    assert (lengths.bincount(minlength=101)[50:] - 392).abs().max() < 100
+    assert study.random_lengths(7, seed=3).equal(lengths[:7])
+
+
+def test_separations_fall_into_bins_that_widen():
+    classes = separation_classes(60)
+    assert classes[0, [0, 1, 2, 3, 4, 5, 6, 7, 49, 50, 59]].tolist() == [-1, 0, 1, 2, 3, 4, 4, 5, 8, 9, 9]
+    flags = relations(60)
+    assert flags.sum(-1).equal(1 - torch.eye(60, dtype=torch.int64)) and flags.equal(flags.transpose(0, 1))
+
+
+def test_the_head_of_the_papers_backbone_has_about_the_papers_parameters():
+    head = PairHead(960, relations, study.HEAD_WIDTH["esmc_300m"])
+    assert sum(p.numel() for p in head.parameters()) == 818_305
+
+
+@pytest.fixture(scope="module")
+def heads():
+    return {name: PairHead(8, relations, 4) for name in ("entropy_drop", "mixture", "tv")}
+
+
+def test_the_whole_sweep_begins_with_the_short_one_and_has_each_setting_once(heads):
+    short, whole = list(sweep.short_sweep(heads)), list(sweep.whole_sweep(heads))
+    names = [label_of(settings) + settings.get("order", "") for settings, _ in whole]
+    assert [settings for settings, _ in whole[: len(short)]] == [settings for settings, _ in short]
+    assert len(set(names)) == len(names) > len(short)
+    for settings, decoder in whole:
+        assert json.loads(json.dumps(settings)) == settings
+        assert type(decoder).__name__.lower() == settings["decoder"].replace("_", "")
+
+
+def test_antiberty_is_a_backbone_and_an_unknown_study_is_refused():
+    backbone = study.load_backbone("antiberty", dtype=torch.float32)
+    assert backbone.parameters == 25_759_769 and backbone.identity["backbone"] == study.ANTIBERTY_SHA256
+    assert not any(weight.requires_grad for weight in backbone.network.parameters())
+    output = backbone.model(study.all_masked(torch.tensor([3, 5])))
+    assert output.logits.shape == (2, 5, 20) and output.hidden.shape == (2, 5, 512)
+    with pytest.raises(ValueError, match="no study 'esm'; choose among esmc_small, antiberty, esmc_300m"):
+        study.load_backbone("esm")
