@@ -172,7 +172,7 @@ def trained(chain, count=200, labels=None, hidden=None, **recipe):
     torch.manual_seed(0)
     for part in head.children():
         part.reset_parameters()
-    recipe = HeadRecipe(**{"epochs": 3, "learning_rate": 1e-2} | recipe)
+    recipe = HeadRecipe(**{"epochs": 3, "adam_rate": 1e-2} | recipe)
     hidden, labels = (own_hidden if hidden is None else hidden), (own_labels if labels is None else labels)
     losses = train_head(head, hidden, labels, known, recipe, progress=False)
     return torch.cat([weight.detach().flatten() for weight in head.parameters()]), losses, head

@@ -5,6 +5,7 @@ square roots are taken beside errors of the values: the first alone underrates l
 little of the small ones.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,13 +21,18 @@ LOSSES = ("squared", "root", "both")
 @dataclass(frozen=True)
 class HeadRecipe:
     """How a head is trained. ``loss``: squared error of the values, of their square roots, or both, each weighted by
-    the inverse of its variance in the labels."""
+    the inverse of its variance in the labels.
+
+    Muon steps the three matrices of the hidden layers, AdamW the rest. On 2000 contexts of a Sudoku backbone the
+    held-out R² was 0.65 with AdamW alone and 0.70 so, in the same time; at twice its rate AdamW was unstable.
+    """
 
     epochs: int = 12
     batch_size: int = 16  # contexts
-    learning_rate: float = 2e-3
+    muon_rate: float = 0.02  # matrices of the hidden layers
+    adam_rate: float = 2e-3  # norm, biases, the last layer
     warmup_share: float = 0.05
-    weight_decay: float = 0.01
+    weight_decay: float = 0.01  # of the matrices
     loss: str = "both"
     seed: int = 0
 
@@ -62,17 +68,23 @@ def train_head(
         raise ValueError("no pair of masked positions was probed: there is nothing to learn from")
     value_weight = {"squared": 1.0, "root": 0.0, "both": 1.0}[recipe.loss] / values.var().clamp_min(1e-12)
     root_weight = {"squared": 0.0, "root": 1.0, "both": 1.0}[recipe.loss] / values.sqrt().var().clamp_min(1e-12)
-    decayed = [p for p in head.parameters() if p.ndim == 2]
-    others = [p for p in head.parameters() if p.ndim != 2]
-    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98))
-    steps = -(-len(hidden) // recipe.batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, recipe.learning_rate, total_steps=steps * recipe.epochs, pct_start=recipe.warmup_share
-    )
+    matrices = [head.position.weight, head.pair.weight, head.mix.weight]
+    others = [p for p in head.parameters() if not any(p is matrix for matrix in matrices)]
+    optimizers = [
+        torch.optim.Muon(matrices, lr=recipe.muon_rate, weight_decay=recipe.weight_decay),
+        torch.optim.AdamW(others, lr=recipe.adam_rate, weight_decay=0.0, betas=(0.9, 0.98)),
+    ]
+    steps = recipe.epochs * -(-len(hidden) // recipe.batch_size)
+
+    def factor(step: int) -> float:
+        """Linear warm-up, times a cosine to zero."""
+        rising = min(1.0, (step + 1) / max(1.0, steps * recipe.warmup_share))
+        return rising * (1 + math.cos(math.pi * step / steps)) / 2
+
+    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, factor) for optimizer in optimizers]
     generator = torch.Generator().manual_seed(recipe.seed)
     losses = []
-    bar = tqdm(total=steps * recipe.epochs, unit="step", desc="head", disable=not progress)
+    bar = tqdm(total=steps, unit="step", desc="head", disable=not progress)
     for _ in range(recipe.epochs):
         total, count = 0.0, 0
         for chosen in torch.randperm(len(hidden), generator=generator).split(recipe.batch_size):
@@ -86,11 +98,11 @@ def train_head(
             root = root[kept]
             loss = root_weight * (root - target.sqrt()).square().mean()
             loss = loss + value_weight * (root.square() - target).square().mean()
-            optimizer.zero_grad()
+            head.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
+            for part in (*optimizers, *schedules):
+                part.step()
             total, count = total + loss.item() * len(target), count + len(target)
             bar.update()
         losses.append(total / max(1, count))

@@ -14,7 +14,7 @@ from maskmi.decoding import (
     Sequential,
 )
 from maskmi.head import PairHead
-from maskmi.settings import Setting, each_once, entropy_bounded_setting, family_of, is_main, mi_setting
+from maskmi.settings import Setting, each_once, entropy_bounded_setting, mi_setting
 
 #: arXiv 2605.20187, the Sudoku table: decoder, settings, passes, share solved.
 PAPER = [
@@ -48,15 +48,8 @@ def whole_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
 
 
 def chosen_sweep(name: str, heads: Mapping[str, PairHead], test_set: str) -> list[Setting]:
-    """The ``short`` or the ``whole`` sweep; on other sets than *unique* only the curves of the paper's decoders."""
-    if name == "short":
-        return list(short_sweep(heads))
-    families = {decoder for decoder, *_ in PAPER} | {"confidence_threshold"}
-    return [
-        setting
-        for setting in whole_sweep(heads)
-        if test_set == "unique" or (is_main(setting[0]) and family_of(setting[0]) in families)
-    ]
+    """The ``short`` or the ``whole`` sweep; on other sets than *unique* always the short one."""
+    return list(whole_sweep(heads) if name == "whole" and test_set == "unique" else short_sweep(heads))
 
 
 def _whole(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
