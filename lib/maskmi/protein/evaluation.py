@@ -1,15 +1,17 @@
 """What generated sequences are worth: divergence from natural ones, pseudo-perplexity, variety, novelty (spec, 5)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from maskmi.metrics import bootstrap_interval
 from maskmi.model import MaskedModel
 from maskmi.protein.divergence import (
+    MASK,
     HiddenHistogram,
     divergence,
     diversity,
@@ -44,15 +46,42 @@ def _kmers(tokens: Tensor) -> dict[str, csr_matrix]:
     return {f"jsd_{k}mer": kmer_counts(tokens, k) for k in KMERS}
 
 
-def divergences(
-    model: MaskedModel, samples: Tensor, reference: Reference, seed: int = 0
-) -> dict[str, dict[str, float]]:
-    """Jensen-Shannon divergences (nats) of samples [N, L] from a reference, each with its interval.
+def judged(model: MaskedModel, samples: Tensor, n_scored: int = 100) -> dict[str, Tensor]:
+    """What is kept of generated sequences [N, L], for :func:`sample_metrics`.
+
+    ``tokens``; ``hidden``, the mean hidden states [N, D], a pass a sequence; ``log_pseudo_perplexity`` [N], in nats a
+    residue, of the first ``n_scored`` sequences, a pass a residue, and NaN for the others.
+    """
+    scores = torch.full((len(samples),), torch.nan, dtype=torch.float64)
+    if n_scored:
+        scores[:n_scored] = pseudo_perplexity(model, samples[:n_scored]).value.log()
+    return {
+        "tokens": samples,
+        "hidden": torch.from_numpy(mean_hidden(model, samples)),
+        "log_pseudo_perplexity": scores,
+    }
+
+
+def recovered(model: MaskedModel, filled: Tensor, states: Tensor, truth: Tensor) -> dict[str, Tensor]:
+    """What is kept of sequences [N, L] that were filled in from ``states``, beside the natural ``truth`` [N, L].
+
+    ``recovery`` [N], the share of masked positions that got the natural residue, and ``log_pseudo_perplexity`` [N], in
+    nats a residue; takes a pass a residue.
+    """
+    masked = states == MASK
+    return {
+        "recovery": ((filled == truth) & masked).sum(1).double() / masked.sum(1),
+        "log_pseudo_perplexity": pseudo_perplexity(model, filled).value.log(),
+    }
+
+
+def divergences(outcome: Mapping[str, Tensor], reference: Reference, seed: int = 0) -> dict[str, dict[str, float]]:
+    """Jensen-Shannon divergences (nats) of samples, as :func:`judged` keeps them, from a reference, with intervals.
 
     ``jsd_1mer``, ``jsd_2mer``, ``jsd_3mer``, and ``jsd_hidden``, of a histogram over the first two principal components
-    of the reference's mean hidden states. Takes a pass a sequence.
+    of the reference's mean hidden states.
     """
-    counts = {**_kmers(samples), "jsd_hidden": reference.histogram.counts(mean_hidden(model, samples))}
+    counts = {**_kmers(outcome["tokens"]), "jsd_hidden": reference.histogram.counts(outcome["hidden"].numpy())}
     return {name: divergence(counts[name], reference.counts[name], seed)._asdict() for name in counts}
 
 
@@ -63,27 +92,23 @@ def floors(reference: Reference, sample_size: int, seed: int = 0) -> dict[str, d
 
 
 def sample_metrics(
-    model: MaskedModel,
-    samples: Tensor,
-    reference: Reference,
-    known: Tensor,
-    *,
-    n_scored: int = 100,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Metrics of samples [N, L] for a decoding row, each ``{"value", "low", "high"}``.
+    outcome: Mapping[str, Tensor], reference: Reference, known: Tensor, *, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """Metrics of samples, as :func:`judged` keeps them, for a decoding row: each ``{"value", "low", "high"}``.
 
-    The divergences; ``log_pseudo_perplexity`` (mean over the first ``n_scored`` samples of its logarithm, nats a
-    residue); ``identity``, to the nearest of ``known`` sequences (1: nothing new); ``distance``, mean of pairs of
-    samples; ``low_complexity``, share with a run of five residues or more. Distances have no interval: pairs share
-    samples.
+    The divergences; ``log_pseudo_perplexity`` (mean, in nats a residue); ``identity``, to the nearest of ``known``
+    sequences [K, L] (1: nothing new); ``distance``, mean of pairs of samples; ``low_complexity``, share with a run of
+    five residues or more. Distances have no interval: pairs share samples.
     """
-    scored = pseudo_perplexity(model, samples[:n_scored]).value.log().numpy()
+    samples, scores = outcome["tokens"], outcome["log_pseudo_perplexity"].numpy()
+    scores = scores[np.isfinite(scores)]
     identity, _ = nearest_identity(samples, known)
     distance = diversity(samples)["mean_distance"]
+    metrics = divergences(outcome, reference, seed)
+    if len(scores):
+        metrics["log_pseudo_perplexity"] = bootstrap_interval(scores, seed=seed)._asdict()
     return {
-        **divergences(model, samples, reference, seed),
-        "log_pseudo_perplexity": bootstrap_interval(scored[np.isfinite(scored)], seed=seed)._asdict(),
+        **metrics,
         "identity": bootstrap_interval(identity, seed=seed)._asdict(),
         "distance": {"value": distance, "low": distance, "high": distance},
         "low_complexity": low_complexity(samples)._asdict(),
