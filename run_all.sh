@@ -8,8 +8,9 @@
 #
 # Options:
 #   --profile quick|full|smoke       how much to do (smoke: the least that runs, for tests)
-#   --study sudoku|sudoku_paper_strength|all
-#                                    which study (default: what the profile says)
+#   --study sudoku|sudoku_paper_strength|esmc_small|antiberty|esmc_300m|all
+#                                    which study (default: what the profile says; all: all but esmc_300m, whose
+#                                    weights have to be brought)
 #   --output DIR                     folder of the figures and statistics.json
 #   --fresh                          forget what earlier runs of this profile have left under runs/
 #   --threads N                      processor threads (default: all)

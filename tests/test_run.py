@@ -14,6 +14,8 @@ PROFILE = """
 studies: [sudoku]
 sudoku: &sudoku {{time_limit_minutes: {minutes}, common: {{seed: 3}}, 0_write: {{n: 2}}}}
 sudoku_paper_strength: *sudoku
+esmc_small: *sudoku
+antiberty: *sudoku
 """
 # What an analyse notebook does, at its smallest.
 WRITE = """
@@ -39,7 +41,8 @@ def checkout(tmp_path, make_notebook):
     shutil.copytree(ROOT / "lib", root / "lib", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ["run_all.sh", "requirements.lock", "requirements-no-deps.lock", "pyproject.toml"]:
         shutil.copy(ROOT / name, root)
-    make_notebook(root / "notebooks" / "0_write.ipynb", DEFAULTS, "# A heading", WRITE)
+    for folder in set(run.STUDIES.values()):
+        make_notebook(root / folder / "0_write.ipynb", DEFAULTS, "# A heading", WRITE)
     (root / "profiles").mkdir()
     (root / "profiles" / "quick.yaml").write_text(PROFILE.format(minutes=2))
     return root
@@ -156,8 +159,9 @@ def test_a_failed_study_ends_the_run_with_an_error_and_the_next_is_run(main_in, 
     assert "FAILED [sudoku] 0_write failed in cell" in printed.err
     assert "sudoku: failed: 0_write failed in cell" in printed.out and "AssertionError: too bad" in printed.out
     assert "sudoku_paper_strength: results in runs/quick/figures" in printed.out
+    assert "esmc_300m" not in printed.out  # its weights are to be brought, so it runs where it is named
     statistics = json.loads((checkout / "runs" / "quick" / "figures" / "statistics.json").read_text())
-    assert list(statistics["studies"]) == ["sudoku_paper_strength"]
+    assert list(statistics["studies"]) == ["sudoku_paper_strength", "esmc_small", "antiberty"]
     assert not kept.exists()  # --fresh
 
 

@@ -4,18 +4,32 @@
 ``View -> Decision`` in a file of its own; :mod:`maskmi.decoding.state` describes both.
 """
 
+from maskmi.decoding.agdo import AGDO
 from maskmi.decoding.confidence import ConfidenceFactor, ConfidenceThreshold
+from maskmi.decoding.dapd import DAPD
+from maskmi.decoding.depcap import DepCap
+from maskmi.decoding.dilated import Dilated
 from maskmi.decoding.entropy_bounded import EntropyBounded
+from maskmi.decoding.info_gain import InfoGain
 from maskmi.decoding.joint_error import JointError, joint_error
+from maskmi.decoding.klass import KLASS
 from maskmi.decoding.loop import Decoded, Trace, decode
 from maskmi.decoding.margin import Margin
 from maskmi.decoding.mi_guided import MIGuided
 from maskmi.decoding.naive import Naive
+from maskmi.decoding.punt import PUNT
 from maskmi.decoding.sequential import Sequential
 from maskmi.decoding.sources import AttentionMatrix, HeadMatrix, ProbedMatrix
 from maskmi.decoding.state import Decision, View
 
 __all__ = [
+    "PUNT",
+    "KLASS",
+    "InfoGain",
+    "Dilated",
+    "DepCap",
+    "DAPD",
+    "AGDO",
     "AttentionMatrix",
     "ConfidenceFactor",
     "ConfidenceThreshold",
