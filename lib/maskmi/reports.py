@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from maskmi.artefacts import Artefacts
 from maskmi.baselines import at_pairs, attention_features, mean_by_relation, regression, relation_classes
+from maskmi.contexts import row_subset
 from maskmi.head import PairHead, predict
 from maskmi.metrics import calibration, regression_scores
 from maskmi.model import mask_token
-from maskmi.study import Backbone, fitted_head
+from maskmi.study import Backbone, fitted_head, labels_of, probed
 from maskmi.train_head import HeadRecipe, hidden_states
 
 Labelled = tuple[Tensor, Tensor, Tensor]  # tokens [N, L], labels and known pairs [N, L, L]
@@ -90,6 +92,49 @@ def learning_curve(
         del scores["calibration"]
         rows.append({"contexts": size, "passes": int(passes[:size].sum()), **scores})
     return pd.DataFrame(rows)
+
+
+def probing_variants(
+    backbone: Backbone,
+    store: Artefacts,
+    tokens: Tensor,
+    variants: Mapping[str, tuple[float, int | None]],
+    budget: int,
+    held_out: Labelled,
+    label: str,
+    recipe: HeadRecipe,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """What a head learns from the same number of passes, spent on few contexts or on parts of many.
+
+    Args:
+        tokens: contexts [N, L], of which each variant probes the first ones until ``budget`` passes are spent.
+        variants: by name ``(tolerance, rows)``: how far improbable values are skipped (nats), and how many masked
+            positions of a context are probed (None: all).
+        label: the estimator that is learned and that ``held_out`` holds.
+
+    Returns:
+        A row a variant: ``variant``, ``contexts``, ``passes``, ``r2``, ``pearson``, ``spearman``, ``mae_nats``. All
+        heads get about the same number of steps.
+    """
+    table, mask = [], mask_token(backbone.model)
+    for name, (tolerance, count) in variants.items():
+        chosen = None if count is None else row_subset(tokens, mask, count, seed)
+        labels, known, passes = [], [], 0
+        while passes < budget and 16 * len(labels) < len(tokens):
+            part = slice(16 * len(labels), 16 * len(labels) + 16)
+            rows = None if chosen is None else chosen[part]
+            probes = probed(backbone, store, tokens[part], tolerance=tolerance, rows=rows, progress=False)
+            passes += int(probes.passes.sum())
+            for column, found in zip((labels, known), labels_of(probes, label), strict=True):
+                column.append(found)
+        size = min(len(tokens), 16 * len(labels))
+        own = replace(recipe, epochs=round(recipe.epochs * min(8.0, len(tokens) / size)))
+        head, _ = fitted_head(backbone, store, tokens[:size], torch.cat(labels), torch.cat(known), own, progress=False)
+        scores, _ = head_scores(backbone, head, *held_out)
+        del scores["calibration"]
+        table.append({"variant": name, "contexts": size, "passes": passes, **scores})
+    return pd.DataFrame(table)
 
 
 def label_noise(directed: Tensor, known: Tensor) -> dict[str, float]:
