@@ -163,3 +163,11 @@ def test_after_singles_fills_what_logic_gives_and_nothing_else():
     assert ((filled == MASK) | (filled == solved)).all()
     assert (((filled == MASK).sum(1) == 0) == (grading.grade(puzzles) == grading.EASY)).all()
     assert (grading.after_singles(filled) == filled).all()
+
+
+def test_a_cell_that_two_digits_have_for_themselves_ends_the_search():
+    """1 and 2 are barred from all of row 1 but r1c1, which no solution can satisfy: the grid is left as it is."""
+    rows = "......... ...1..2.. ...2..1.. ......... ..2...... .1....... .2....... ..1...... ........."
+    puzzle = parse_puzzle(rows.replace(" ", ""))
+    filled = grading.after_singles(puzzle[None])[0]
+    assert (filled[puzzle != MASK] == puzzle[puzzle != MASK]).all() and filled[0] == MASK

@@ -134,8 +134,9 @@ def _singles(candidates):
                 once |= candidates[cell]
             single = once & ~twice & ALL
             for cell in UNITS[unit]:
-                if candidates[cell] & single and not candidates[cell] & FULL:
-                    candidates[cell] &= single
+                only = candidates[cell] & single
+                if only and not candidates[cell] & FULL:
+                    candidates[cell] = only if only & (only - 1) == 0 else 0  # two digits have this cell alone
                     changed = True
 
 
