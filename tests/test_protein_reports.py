@@ -11,7 +11,9 @@ from maskmi.protein.adapter import ByLength
 from maskmi.protein.esmc import Layout, new_esmc
 from maskmi.protein.relations import relations
 from maskmi.protein.structures import Structure
-from maskmi.study import Backbone
+from maskmi.reports import probing_variants
+from maskmi.study import Backbone, labels_of, probed
+from maskmi.train_head import HeadRecipe
 
 OUTCOME = {
     "passes": torch.tensor([4, 6]),
@@ -74,6 +76,8 @@ def test_infilling_metrics_are_means_over_sequences():
 def backbone():
     torch.manual_seed(0)
     network = new_esmc(Layout(32, 2, 2)).eval().requires_grad_(False)
+    for weight in network.parameters():
+        weight.add_(torch.randn_like(weight) * 0.2)  # else every prediction is near the same
     return Backbone("small", network, ByLength(network), "0" * 64, {}, relations, 8)
 
 
@@ -92,3 +96,18 @@ def test_maps_of_a_structure_cover_every_pair_and_are_symmetric(backbone, tmp_pa
     assert (table.value == 0).all()
     again = reports.structure_maps(backbone, Artefacts(tmp_path), heads, structure, probe=False)
     assert "probed: jacobian" not in again and torch.equal(again["head: mixture"], maps["head: mixture"])
+
+
+def test_ways_of_probing_are_compared_at_about_the_same_passes(backbone, tmp_path):
+    store, recipe = Artefacts(tmp_path), HeadRecipe(epochs=1)
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(0, 20, (96, 8), generator=generator)
+    tokens[:, :4] = 20  # each with four masked positions: 81 passes for a whole table, 41 for two rows
+    probes = probed(backbone, store, tokens[80:], tolerance=0.0, progress=False)
+    held_out = (tokens[80:], *labels_of(probes, "mixture"))
+    variants = {"whole": (0.0, None), "two rows": (0.0, 2), "one row": (0.0, 1)}
+    table = probing_variants(backbone, store, tokens[:80], variants, 2000, held_out, "mixture", recipe)
+    # 16 contexts a time until 2000 passes are spent: 2 * 16 * 81, 4 * 16 * 41, and all 80 contexts of 21 passes
+    assert table.variant.tolist() == list(variants)
+    assert table.contexts.tolist() == [32, 64, 80] and table.passes.tolist() == [2592, 2624, 1680]
+    assert table[["r2", "spearman", "mae_nats"]].notna().all(None)

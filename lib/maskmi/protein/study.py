@@ -4,26 +4,37 @@ Three studies run the same steps (:mod:`maskmi.study`): ``esmc_small``, a small 
 ``antiberty``, the published AntiBERTy; and ``esmc_300m``, the paper's backbone, whose weights a user brings.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskmi.artefacts import load_checkpoint, sha256
+from maskmi.artefacts import Artefacts, load_checkpoint, sha256
+from maskmi.contexts import random_contexts, visited_states
+from maskmi.decoding import Sequential, decode
 from maskmi.noise import uniform
 from maskmi.parallel import InThreads
-from maskmi.protein.adapter import AMINO_ACIDS, PADDING, ByLength
+from maskmi.protein.adapter import AMINO_ACIDS, PADDING, ByLength, encode, lengths
 from maskmi.protein.antiberty import SHA256 as ANTIBERTY_SHA256
 from maskmi.protein.antiberty import load_antiberty
+from maskmi.protein.data import load_antibodies, load_proteins
 from maskmi.protein.esmc import SHA256 as ESMC_300M_SHA256
 from maskmi.protein.esmc import find_esmc_300m, load_esmc_300m, load_esmc_small
+from maskmi.protein.evaluation import judged, recovered
 from maskmi.protein.relations import relations
-from maskmi.study import Backbone, checkpoint_path
+from maskmi.settings import Setting
+from maskmi.study import Backbone, Results, checkpoint_path, run_sweep
 
 MASK = len(AMINO_ACIDS)
 STUDIES = ("esmc_small", "antiberty", "esmc_300m")
 HEAD_WIDTH = {"esmc_small": 128, "antiberty": 256, "esmc_300m": 384}  # the last gives 818,305 parameters
 LENGTHS = (50, 100)  # residues of what is generated from nothing (paper)
+HEAVY_END = "TVSS"  # of heavy chains
+CONTEXT_SEEDS = {"train": 4_000_001, "held_out": 4_000_002}
+#: Natural proteins by what they are for: contexts to probe, and generated sequences to be compared with.
+SPLITS = {"train": "train", "held_out": "validation", "reference": "test"}
 
 
 def load_backbone(
@@ -70,3 +81,148 @@ def all_masked(length: Tensor) -> Tensor:
 def random_lengths(count: int, seed: int, shortest: int = LENGTHS[0], longest: int = LENGTHS[1]) -> Tensor:
     """Lengths [count] drawn evenly from ``shortest … longest``; the first ones are the same whatever the count."""
     return shortest + (uniform(seed, torch.arange(count)) * (longest - shortest + 1)).long()
+
+
+def natural(study: str, purpose: str) -> Tensor:
+    """Natural sequences [N, L] in an order as good as random, for ``train``, ``held_out`` or ``reference``.
+
+    For ESM-C proteins of Swiss-Prot of ``LENGTHS`` residues, no family in two of these. For AntiBERTy complete heavy
+    chains of a human repertoire, one of each clone, as ``reference`` only: its contexts are its own samples
+    (:func:`contexts`).
+
+    Raises:
+        ValueError: for another purpose.
+    """
+    if study == "antiberty":
+        if purpose != "reference":
+            raise ValueError(f"natural antibodies are for 'reference' alone, not {purpose!r}: contexts are own samples")
+        sequences = [antibody.sequence for antibody in load_antibodies("repertoire", "H", one_per_clone=True)]
+    elif purpose in SPLITS:
+        sequences = [protein.sequence for protein in load_proteins(SPLITS[purpose], *LENGTHS)]
+    else:
+        raise ValueError(f"natural sequences are for {', '.join(SPLITS)}, not {purpose!r}")
+    order = uniform(0, torch.arange(len(sequences))).argsort()
+    return encode([sequences[i] for i in order.tolist()])
+
+
+def starting_lengths(study: str, count: int, seed: int) -> Tensor:
+    """Lengths [count] of what is generated from nothing: even over ``LENGTHS``, or those of natural heavy chains."""
+    if study != "antiberty":
+        return random_lengths(count, seed)
+    own = lengths(natural(study, "reference"))
+    return own[(uniform(seed, torch.arange(count)) * len(own)).long()]
+
+
+def starting_states(study: str, count: int, seed: int) -> Tensor:
+    """What is generated from [count, L]: all masks, but for antibodies the last residues, ``HEAVY_END``.
+
+    AntiBERTy knows light chains and many species too; that end, which every human heavy J gene codes for, asks for a
+    heavy chain.
+    """
+    length = starting_lengths(study, count, seed)
+    states = all_masked(length)
+    if study == "antiberty":
+        place = length[:, None] - len(HEAVY_END) + torch.arange(len(HEAVY_END))
+        states.scatter_(1, place, encode([HEAVY_END]).expand(count, -1))
+    return states
+
+
+def own_samples(backbone: Backbone, store: Artefacts, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Sequences [count, L] of the model's own any-order sampler, and a state [count, L] that each passed through.
+
+    From :func:`starting_states`, one residue a pass in random order, at temperature 1. Stored.
+    """
+    start = starting_states(backbone.name, count, seed)
+
+    def make() -> dict[str, Tensor]:
+        run = decode(backbone.model, start, Sequential("random"), seed=seed, temperature=1.0, keep_trace=True)
+        return {"samples": run.tokens, "visited": visited_states(start, run.trace.commits, MASK, seed)}
+
+    found = store.get_or_make(
+        "own_samples",
+        make,
+        parameters={"seed": seed},
+        inputs=backbone.identity | {"start": start},
+        code=["maskmi.contexts", "maskmi.decoding.loop", "maskmi.decoding.sequential"],
+    )
+    return found["samples"], found["visited"]
+
+
+def contexts(backbone: Backbone, store: Artefacts, count: int, split: str = "train") -> Tensor:
+    """Contexts to probe [count, L], by turns a sequence masked at random and a state that own sampling visited.
+
+    Those masked at random (``t ~ U[0, 1]``, paper) are natural proteins for ESM-C; for AntiBERTy, which has learned
+    558 million natural antibodies, its own samples. ``split`` is ``train`` or ``held_out``.
+
+    Raises:
+        ValueError: for another split, or more contexts than there are natural proteins for.
+    """
+    if split not in CONTEXT_SEEDS:
+        raise ValueError(f"there is no split {split!r}; choose among {', '.join(CONTEXT_SEEDS)}")
+    seed = CONTEXT_SEEDS[split]
+    samples, visited = own_samples(backbone, store, count // 2 + count % 2, seed)
+    if backbone.name != "antiberty":
+        samples = natural(backbone.name, split)[: len(samples)]
+        if len(samples) < len(visited):
+            raise ValueError(
+                f"there are {len(samples)} natural proteins for {split}: ask for {2 * len(samples)} contexts"
+            )
+    masked = random_contexts(samples, MASK, seed, pad=PADDING)[0]
+    width = max(masked.shape[1], visited.shape[1])
+    both = [torch.nn.functional.pad(part, (0, width - part.shape[1]), value=PADDING) for part in (masked, visited)]
+    return torch.stack(both, 1).flatten(0, 1)[:count]
+
+
+def generated(
+    backbone: Backbone,
+    store: Artefacts,
+    sweep: Iterable[Setting],
+    n_samples: int,
+    *,
+    n_scored: int = 100,
+    seed: int = 0,
+    **options: Any,
+) -> Results:
+    """``(settings, outcome)`` of each decoder of a sweep from all masks at temperature 1; stored.
+
+    An outcome holds what :func:`maskmi.protein.evaluation.judged` keeps of ``n_samples`` sequences.
+    """
+    states = starting_states(backbone.name, n_samples, seed)
+    return run_sweep(
+        backbone,
+        store,
+        sweep,
+        states,
+        name="unconditional",
+        judge=lambda tokens: judged(backbone.model, tokens, n_scored),
+        inputs={"states": states, "n_scored": torch.tensor(n_scored)},
+        seed=seed,
+        temperature=1.0,
+        **options,
+    )
+
+
+def infilled(
+    backbone: Backbone, store: Artefacts, sweep: Iterable[Setting], count: int, *, seed: int = 0, **options: Any
+) -> Results:
+    """``(settings, outcome)`` of each decoder on ``count`` natural sequences with half of their residues masked.
+
+    An outcome holds what :func:`maskmi.protein.evaluation.recovered` keeps. Values are drawn at temperature 1; stored.
+    """
+    truth = natural(backbone.name, "reference")[:count]
+    real = truth != PADDING
+    half = (real.sum(1) // 2)[:, None]
+    level = uniform(seed, torch.arange(len(truth))[:, None], torch.arange(truth.shape[1])).masked_fill(~real, 2.0)
+    states = truth.masked_fill(level.argsort(1).argsort(1) < half, MASK)
+    return run_sweep(
+        backbone,
+        store,
+        sweep,
+        states,
+        name="infilling",
+        judge=lambda tokens: recovered(backbone.model, tokens, states, truth),
+        inputs={"states": states, "truth": truth},
+        seed=seed,
+        temperature=1.0,
+        **options,
+    )
