@@ -15,8 +15,9 @@ from PIL import Image
 
 from maskmi import run, statistics
 
-NOTEBOOKS = run.find_notebooks(ROOT / "notebooks")
-SHARED_DEFAULTS: dict[str, object] = {}
+FOLDERS = list(dict.fromkeys(run.STUDIES.values()))
+NOTEBOOKS = [path for folder in FOLDERS for path in run.find_notebooks(ROOT / folder)]
+SHARED_DEFAULTS: dict[tuple, object] = {}  # by folder and name
 
 
 def cells(path, kind="code"):
@@ -28,11 +29,12 @@ def parameters(path) -> dict[str, object]:
     return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(cell.source).body}
 
 
-def test_the_five_notebooks_are_there():
-    assert [path.stem for path in NOTEBOOKS] == ["0_pretrain", "1_probe", "2_train", "3_decode", "4_analyze"]
+def test_the_five_notebooks_of_each_kind_of_study_are_there():
+    steps = ["0_pretrain", "1_probe", "2_train", "3_decode", "4_analyze"]
+    assert [path.stem for path in NOTEBOOKS] == len(FOLDERS) * steps
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 class TestForm:
     def test_committed_without_outputs_and_with_the_stored_kernel_python3(self, path):
         notebook = nbformat.read(path, as_version=4)
@@ -55,7 +57,7 @@ class TestForm:
 
     def test_a_parameter_has_one_default_in_all_notebooks(self, path):
         for name, value in parameters(path).items():
-            assert SHARED_DEFAULTS.setdefault(name, value) == value, name
+            assert SHARED_DEFAULTS.setdefault((path.parent, name), value) == value, name
 
     def test_it_reads_as_a_text(self, path):
         text = cells(path, "markdown")

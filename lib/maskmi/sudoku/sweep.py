@@ -63,7 +63,7 @@ def _whole(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
         yield {"decoder": "confidence_threshold", "threshold": threshold}, ConfidenceThreshold(threshold)
     for factor in (0.03, 0.1, 0.3, 1.0):
         yield {"decoder": "confidence_factor", "factor": factor}, ConfidenceFactor(factor)
-    for budget in BUDGETS:
+    for budget in (0.001, 0.003, *BUDGETS):  # of a strong model entropies are tiny
         yield entropy_bounded_setting(budget)
     for proxy in ("confidence", "margin"):
         for budget in (0.1, 0.5):
@@ -106,7 +106,7 @@ def paired_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
 
     The weights beside the published ones are those that led on the first thousand puzzles of another set.
     """
-    for budget in (0.01, 0.03, 0.1, 0.2, 0.3, 0.5):
+    for budget in (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5):
         yield entropy_bounded_setting(budget)
     head = HeadMatrix(heads["entropy_drop"])
     for budget in (0.3, 0.6):
