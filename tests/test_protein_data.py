@@ -1,9 +1,12 @@
+import gzip
 import hashlib
+import importlib.util
 import shutil
 from collections import Counter
 
 import numpy as np
 import pytest
+from Bio.Data.CodonTable import standard_dna_table
 
 from maskmi.protein import data, make_data
 from maskmi.protein.adapter import AMINO_ACIDS
@@ -130,6 +133,45 @@ def test_a_blast_database_is_read(tmp_path):
         make_data.read_blast(stem)
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("immunum") is None, reason="immunum is not installed: it numbers antibodies"
+)
+def test_domains_are_cut_out_and_rearrangements_translated(tmp_path):
+    heavy, kappa = (  # trastuzumab
+        "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"
+        "SRWGGDGFYAMDYWGQGTLVTVSS",
+        "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPPTFGQGTKVEIK",
+    )
+    # c is as b, d is cut in CDR3, x has no domain, P12018 is a surrogate light chain.
+    sequences = {"b": "MEFGLSWVFLVAILKGVQC" + heavy, "c": heavy, "d": kappa[:95], "x": "M" * 120, "P12018": kappa}
+    assert make_data.swissprot_antibodies(sequences) == [
+        Record("b", heavy, "chain=H complete=yes"),
+        Record("d", kappa[:95], "chain=K complete=no"),
+    ]
+    codon = {residue: bases for bases, residue in standard_dna_table.forward_table.items()}
+    bases = "".join(codon[residue] for residue in heavy)
+    other = bases.replace(codon["D"] + codon["G"] + codon["F"], codon["E"] + codon["G"] + codon["F"])  # in CDR3
+    rows = [
+        ("d", "T", other + "G", "IGHV3-66*02", "IGHJ4*01"),  # 12 of 13 residues of CDR3 as in a: its clone
+        ("a", "T", bases[:30] + "..." + bases[30:], "IGHV3-66*01,IGHV3-66*04", "IGHJ4*02"),
+        ("c", "T", bases, "IGHV3-66*01", "IGHJ4*02"),  # as a
+        ("e", "F", codon["Q"] + bases[3:], "IGHV3-66*01", "IGHJ4*02"),
+        ("f", "T", "CAN" + bases[3:], "IGHV3-66*01", "IGHJ4*02"),
+        ("g", "T", bases[:3] + "TAA" + bases[6:], "IGHV3-66*01", "IGHJ4*02"),
+        ("h", "T", bases[:-3], "IGHV3-66*01", "IGHJ4*02"),  # without the last residue
+        ("i", "T", bases[3:], "IGHV3-66*01", "IGHJ4*02"),  # without the first
+        ("k", "T", "".join(codon[residue] for residue in kappa), "IGKV1-39*01", "IGKJ1*01"),
+    ]
+    names = ("sequence_id", "productive", "sequence_alignment", "v_call", "j_call")
+    text = "".join("\t".join(row) + "\n" for row in [names, *rows])
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    changed = heavy.replace("GGDGF", "GGEGF")
+    assert make_data.repertoire_antibodies(tmp_path / "a.tsv.gz") == [
+        Record("a", heavy, "chain=H complete=yes gene=IGHV3-66*01 clone=0"),
+        Record("d", changed, "chain=H complete=yes gene=IGHV3-66*02 clone=0"),
+    ]
+
+
 def test_selection():
     sequences = {"b": "A" * 40, "a": "A" * 40, "c": "C" * 39, "d": "D" * 129, "x": "X" + "A" * 50, "e": "E" * 128}
     assert make_data.select(sequences) == ({"a": "A" * 40, "e": "E" * 128}, 1)
@@ -174,7 +216,7 @@ def test_verification_finds_each_kind_of_fault():
 
 
 @pytest.mark.skipif(shutil.which("mmseqs") is None, reason="MMseqs2 is not installed")
-def test_searching_and_clustering_by_mmseqs(splits):
+def test_searching_and_clustering_by_mmseqs(splits, monkeypatch):
     """Of a sequence, copies with a fifth and with four fifths of the residues replaced: similar, and not."""
     rng = np.random.default_rng(0)
     originals = [protein for protein in splits["test"] if len(protein.sequence) > 100][::100][:8]
@@ -193,6 +235,8 @@ def test_searching_and_clustering_by_mmseqs(splits):
     pairs = make_data.similar_pairs(queries, queries | near | far)
     assert pairs >= {(name, name + "x") for name in queries}
     assert not {pair for pair in pairs if pair[0] == pair[1] or pair[1].endswith("y")}
+    run = make_data._mmseqs  # of the cascade, one step is enough for a few sequences, and faster
+    monkeypatch.setattr(make_data, "_mmseqs", lambda *arguments: run(*arguments, "--single-step-clustering"))
     clusters = make_data.cluster(queries | near)
     assert clusters.keys() == (queries | near).keys()
     assert all(clusters[name] == clusters[name + "x"] for name in queries)
