@@ -10,6 +10,7 @@ from maskmi import reports
 from maskmi.baselines import at_pairs, attention_features, mean_by_relation, pair_index, regression, relation_classes
 from maskmi.metrics import wilson_interval
 from maskmi.model import Output
+from maskmi.settings import is_main
 from maskmi.sudoku import constraints, decoding_reports, sweep
 from maskmi.sudoku.evaluation import likelihood_bound, solved_by_grade
 from maskmi.sudoku.grading import GRADES
@@ -236,7 +237,7 @@ def test_the_frame_of_a_sweep_has_a_row_a_setting():
     ],
 )
 def test_the_main_figures_leave_ablations_out(settings, main):
-    assert sweep.is_main(settings) is main
+    assert is_main(settings) is main
 
 
 def test_shares_by_grade_for_each_setting(monkeypatch):
