@@ -11,7 +11,7 @@ from maskmi.baselines import at_pairs, attention_features, mean_by_relation, pai
 from maskmi.metrics import wilson_interval
 from maskmi.model import Output
 from maskmi.settings import is_main
-from maskmi.sudoku import constraints, decoding_reports, sweep
+from maskmi.sudoku import constraints, decoding_reports
 from maskmi.sudoku.evaluation import likelihood_bound, solved_by_grade
 from maskmi.sudoku.grading import GRADES
 from maskmi.sudoku.grid import relations
