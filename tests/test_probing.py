@@ -299,8 +299,8 @@ def test_finished_single_and_fully_masked_contexts():
     assert probes.passes.tolist() == [0, 1, 1 + 4 * 5]
     assert probes.entropy_drop[:2].abs().max() == 0 and probes.entropy[0].max() == 0
     assert probes.entropy[1, 1] > 0 and (probes.entropy[1, [0, 2, 3]] == 0).all()
-    # All of 12 pairs, of which a processor may round the least to zero.
-    assert (probes.mixture[2] >= 0).all() and 10 <= (probes.mixture[2] > 0).sum() <= 12
+    # In float64: the least of them is so small that some processors round it to zero in float32.
+    assert (probe(TinyModel(dtype=torch.float64), tokens).mixture[2] > 0).sum() == 12
     assert_same(probes, probe_naively(model, tokens), 2e-6)
     model.rows = 0
     nothing = probe(model, tokens[:1])
