@@ -14,7 +14,9 @@ from tqdm import tqdm
 
 from maskmi.head import PairHead
 from maskmi.model import MaskedModel
+from maskmi.training import optimizers_of
 
+HIDDEN = ("position.", "pair.", "mix.")  # the hidden layers
 LOSSES = ("squared", "root", "both")
 
 
@@ -68,12 +70,7 @@ def train_head(
         raise ValueError("no pair of masked positions was probed: there is nothing to learn from")
     value_weight = {"squared": 1.0, "root": 0.0, "both": 1.0}[recipe.loss] / values.var().clamp_min(1e-12)
     root_weight = {"squared": 0.0, "root": 1.0, "both": 1.0}[recipe.loss] / values.sqrt().var().clamp_min(1e-12)
-    matrices = [head.position.weight, head.pair.weight, head.mix.weight]
-    others = [p for p in head.parameters() if not any(p is matrix for matrix in matrices)]
-    optimizers = [
-        torch.optim.Muon(matrices, lr=recipe.muon_rate, weight_decay=recipe.weight_decay),
-        torch.optim.AdamW(others, lr=recipe.adam_rate, weight_decay=0.0, betas=(0.9, 0.98)),
-    ]
+    optimizers = optimizers_of(dict(head.named_parameters()), HIDDEN, recipe, recipe.weight_decay)
     steps = recipe.epochs * -(-len(hidden) // recipe.batch_size)
 
     def factor(step: int) -> float:

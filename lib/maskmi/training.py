@@ -15,12 +15,17 @@ from tqdm import tqdm
 WORKERS = 2  # fixed, since the order in which gradients are added decides the last digits
 
 
-class Schedule(Protocol):
-    """What a recipe says of the steps and their learning rates."""
+class Rates(Protocol):
+    """What a recipe says of the learning rates."""
 
-    steps: int
     muon_rate: float  # matrices
     adam_rate: float  # embeddings, norms, biases, the last layer
+
+
+class Schedule(Rates, Protocol):
+    """And of the steps."""
+
+    steps: int
     warmup_steps: int
     decay_share: float
 
@@ -39,13 +44,16 @@ def check_origin(found: dict[str, Any], origin: dict[str, Any], path: Path) -> N
 
 
 def optimizers_of(
-    weights: dict[str, Tensor], matrices: tuple[str, ...], recipe: Schedule
+    weights: dict[str, Tensor], matrices: tuple[str, ...], recipe: Rates, weight_decay: float = 0.0
 ) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices whose names begin with one of ``matrices``, one for each worker, and AdamW for the rest."""
+    """Muon for the matrices whose names begin with one of ``matrices``, one for each worker, and AdamW for the rest.
+
+    ``weight_decay`` is that of the matrices.
+    """
     chosen = [p for name, p in weights.items() if p.ndim == 2 and name.startswith(matrices)]
     others = [p for p in weights.values() if not any(p is q for q in chosen)]
     return [
-        *(torch.optim.Muon(chosen[i::WORKERS], lr=recipe.muon_rate, weight_decay=0.0) for i in range(WORKERS)),
+        *(torch.optim.Muon(chosen[i::WORKERS], recipe.muon_rate, weight_decay=weight_decay) for i in range(WORKERS)),
         torch.optim.AdamW(others, lr=recipe.adam_rate, weight_decay=0.0, betas=(0.9, 0.98)),
     ]
 
