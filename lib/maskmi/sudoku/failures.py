@@ -76,8 +76,7 @@ def support(puzzles: Grids, trace: Trace) -> NDArray[np.int64]:
     found = np.full(len(trace.commits["step"]), NOTHING)
     for step in replay(puzzles, trace):
         alive = count_solutions(step.before, 1) > 0
-        filled = step.before.copy()
-        filled[alive] = after_singles(filled[alive])  # which may never return from a grid that contradicts itself
+        filled = after_singles(step.before)
         possible, left = candidates(step.before), candidates(filled)
         cell = trace.commits["position"][step.commits].long().numpy()
         digit = trace.commits["value"][step.commits].long().numpy()
