@@ -16,13 +16,14 @@ from maskmi.decoding.diagnostics import (
     relative_order,
     remasked,
 )
+from maskmi.decoding.leave_one_out import leave_one_out
 from maskmi.decoding.loop import Trace
 from maskmi.decoding.p2 import P2
 from maskmi.decoding.remdm import ReMDMCap, ReMDMLoop
 from maskmi.decoding.saber import Saber
 from maskmi.decoding.select import first
 from maskmi.decoding.tie import decode_tie
-from maskmi.decoding.wino import WINO, leave_one_out
+from maskmi.decoding.wino import WINO
 from maskmi.model import Output
 from maskmi.tabular import TabularModel
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from maskmi.decoding.leave_one_out import own_log_prob, require_check
 from maskmi.decoding.select import at_positions, rising
 from maskmi.decoding.state import Decision, View
-from maskmi.decoding.wino import own_log_prob, require_check
 
 PLAN = 21  # noise stream
 

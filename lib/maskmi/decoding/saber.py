@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+from maskmi.decoding.leave_one_out import own_log_prob, require_check
 from maskmi.decoding.select import first
 from maskmi.decoding.state import Decision, View
-from maskmi.decoding.wino import own_log_prob, require_check
 
 
 @dataclass(frozen=True)
