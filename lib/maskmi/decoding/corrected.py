@@ -18,7 +18,7 @@ class Corrected:
 
     Our own combination: ``inner`` (say MI-guided) bounds the dependence that a step ignores, and the check repairs
     what slips through. It looks at the state *after* the step, so it also sees values of one step that contradict each
-    other (:class:`~maskmi.decoding.wino.WINO` checks the state before the step, and never the last one). A value withdrawn in the step that
+    other (:class:`WINO` checks the state before the step, and never the last one). A value withdrawn in the step that
     chose it was never written: it is in no trace, and costs its pass all the same.
 
     Since its last check a sequence must have got at least one position further: of the values under the threshold only
