@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from maskmi.model import MaskedModel, Output
 
 AMINO_ACIDS = "ACDEFGHIKLMNPQRSTVWY"  # the values, in token order
-PADDING = len(AMINO_ACIDS) + 1
+MASK, PADDING = len(AMINO_ACIDS), len(AMINO_ACIDS) + 1
 AMBIGUOUS = "XBZUOJ"  # letters of sequence files beyond the twenty: visible context where a vocabulary has them
 
 # Networks see a multiple of this many tokens: at others, bfloat16 attention on a CPU takes two to three times as long.

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from maskmi.metrics import Interval, wilson_interval
 from maskmi.model import MaskedModel, log_probabilities, mask_token, pad_token
-from maskmi.protein.adapter import AMINO_ACIDS, PADDING
+from maskmi.protein.adapter import MASK, PADDING
 
-MASK = len(AMINO_ACIDS)
 CELLS = 4_000_000  # entries of the arrays of a batch of resamples, or of a batch of identities
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from maskmi.metrics import bootstrap_interval
 from maskmi.model import MaskedModel
+from maskmi.protein.adapter import MASK
 from maskmi.protein.divergence import (
-    MASK,
     HiddenHistogram,
     divergence,
     diversity,

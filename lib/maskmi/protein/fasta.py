@@ -19,9 +19,9 @@ from Bio.SeqIO.FastaIO import SimpleFastaParser
 from torch import Tensor
 
 from maskmi.artefacts import write_atomically
-from maskmi.protein.adapter import AMBIGUOUS, AMINO_ACIDS, encode, lengths
+from maskmi.protein.adapter import AMBIGUOUS, AMINO_ACIDS, MASK, encode, lengths
 
-MASK, BLANK, GAPS = len(AMINO_ACIDS), "_", "-."
+BLANK, GAPS = "_", "-."
 UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)  # str.upper would make residues of other letters (ß to SS)
 
 

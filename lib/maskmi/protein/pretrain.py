@@ -19,11 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskmi.artefacts import load_checkpoint, save_checkpoint
-from maskmi.protein.adapter import AMINO_ACIDS, WIDTH_STEP, ByLength, encode, lengths, network_width
+from maskmi.protein.adapter import MASK, WIDTH_STEP, ByLength, encode, lengths, network_width
 from maskmi.protein.esmc import ESMC_SMALL, ESMCModel, Layout, new_esmc
 from maskmi.training import WORKERS, check_origin, fit
 
-MASK = len(AMINO_ACIDS)
 VALIDATED = 256  # held-out sequences, each looked at once for every bin of mask ratios
 BINS = 5
 

@@ -11,7 +11,7 @@ from maskmi.artefacts import Artefacts
 from maskmi.head import PairHead, predict
 from maskmi.metrics import bootstrap_interval
 from maskmi.probing import MATRICES
-from maskmi.protein.adapter import encode
+from maskmi.protein.adapter import MASK, encode
 from maskmi.protein.contacts import (
     FRACTIONS,
     attention_scores,
@@ -23,7 +23,6 @@ from maskmi.protein.contacts import (
     precision_intervals,
     probed_maps,
 )
-from maskmi.protein.divergence import MASK
 from maskmi.protein.structures import Structure
 from maskmi.protein.sweep import PAPER
 from maskmi.settings import curve_of, family_of, is_main, label_of
@@ -46,14 +45,15 @@ def statistics_row(
 ) -> Row:
     """A decoding row of the statistics file.
 
-    Of what is generated from nothing, the settings of the paper's table carry ``headline``, and with ``paper`` its
-    figures (their divergence is over a variable that it does not name).
+    Of what is generated from nothing, the settings of the paper's table, sequential, entropy bounded and dependence
+    alone (α = 0) carry ``headline``, and with ``paper`` the paper's figures (their divergence is over a variable that
+    it does not name).
     """
     row = decoding_row(outcome, settings, metrics)
     if settings["test_set"] == "unconditional":
         published = _published(settings)
-        row |= {"headline": True} if published or settings["decoder"] in ("sequential", "entropy_bounded") else {}
-        if settings["decoder"] == "mi_guided" and settings["alpha"] == 0:
+        dependence_only = settings["decoder"] == "mi_guided" and settings["alpha"] == 0
+        if published or dependence_only or settings["decoder"] in ("sequential", "entropy_bounded"):
             row["headline"] = True
         if published and paper:
             row["paper"] = published
@@ -71,7 +71,7 @@ def _published(settings: Mapping[str, Any]) -> dict[str, float] | None:
 
 
 def decoding_frame(rows: Sequence[Row], metric: str) -> pd.DataFrame:
-    """Statistics rows as a table for figures: family, label (the curve), setting, panel, main, passes, and ``metric``
+    """Statistics rows as a table for figures: family, label (the curve), setting, panel, passes, and ``metric``
     as value, low, high; ``variety``, the mean distance of two samples, where it was measured."""
     table = []
     for row in rows:

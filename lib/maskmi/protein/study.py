@@ -16,7 +16,7 @@ from maskmi.contexts import random_contexts, visited_states
 from maskmi.decoding import Sequential, decode
 from maskmi.noise import uniform
 from maskmi.parallel import InThreads
-from maskmi.protein.adapter import AMINO_ACIDS, PADDING, ByLength, encode, lengths
+from maskmi.protein.adapter import MASK, PADDING, ByLength, encode, lengths
 from maskmi.protein.antiberty import SHA256 as ANTIBERTY_SHA256
 from maskmi.protein.antiberty import load_antiberty
 from maskmi.protein.data import load_antibodies, load_proteins
@@ -27,7 +27,6 @@ from maskmi.protein.relations import relations
 from maskmi.settings import Setting
 from maskmi.study import Backbone, Results, checkpoint_path, run_sweep
 
-MASK = len(AMINO_ACIDS)
 STUDIES = ("esmc_small", "antiberty", "esmc_300m")
 HEAD_WIDTH = {"esmc_small": 128, "antiberty": 256, "esmc_300m": 384}  # the last gives 818,305 parameters
 LENGTHS = (50, 100)  # residues of what is generated from nothing (paper)
