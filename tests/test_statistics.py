@@ -131,6 +131,13 @@ def test_table_shows_headline_rows_with_the_paper_beside(tmp_path):
     assert any(line.startswith("| naive | k 4 | 10 | 14.0 |") for line in statistics.results_table(file).splitlines())
 
 
+def test_table_tells_a_study_that_other_code_made(tmp_path):
+    file = statistics.load(statistics.write_study(tmp_path, "sudoku", results(), made()))
+    assert "Made by code" not in statistics.results_table(file)
+    file["studies"]["sudoku"]["provenance"] = file["provenance"] | {"code_revision": "0ld"}
+    assert "Made by code 0ld." in statistics.results_table(file)
+
+
 def test_table_names_the_test_set_where_there_are_several(tmp_path):
     own = results()
     own["decoding"][0]["test_set"] = "unique"

@@ -157,7 +157,7 @@ def results_table(statistics: dict) -> str:
         f"threads, code {made['code_revision']}. Brackets are 95 % intervals."
     ]
     for name, study in statistics["studies"].items():
-        parts += [f"### {name}", _models(study), _decoding_table(study["decoding"])]
+        parts += [f"### {name}", _models(study) + _revision(study, made), _decoding_table(study["decoding"])]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -169,6 +169,12 @@ def _models(study: dict) -> str:
         scores = ", ".join(f"{label} {head[key]:.3f}" for key, label in names.items() if key in head)
         text += f" Head, {head['parameters']:,} parameters" + (f": held-out {scores}." if scores else ".")
     return text
+
+
+def _revision(study: dict, made: dict) -> str:
+    """A sentence on the code of a study that other code made than the rest."""
+    own = study["provenance"]["code_revision"]
+    return "" if own == made["code_revision"] else f" Made by code {own}."
 
 
 def _decoding_table(rows: list[dict]) -> str:
