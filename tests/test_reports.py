@@ -283,11 +283,19 @@ def test_a_rival_is_compared_with_the_reference_interpolated_at_its_passes():
     assert row["p_value"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("passes", "reference"), [(9.5, None), (10, 0.25), (20, 0.5), (20.5, None)])
-def test_a_rival_outside_the_references_range_is_left_out(passes, reference):
+@pytest.mark.parametrize(("passes", "reference", "met"), [(10, 0.25, 10), (20, 0.5, 20), (20.5, 0.5, 20)])
+def test_a_rival_with_more_passes_than_the_reference_ever_takes_meets_its_dearest_setting(passes, reference, met):
     curve = [(BOUNDED, outcome([True, False, False, False], 10)), (BOUNDED, outcome([True, True, False, False], 20))]
-    table = decoding_reports.paired_comparison(curve, [(MI, outcome([True] * 4, passes))])
-    assert table.empty if reference is None else table["reference"].tolist() == pytest.approx([reference])
+    (row,) = decoding_reports.paired_comparison(curve, [(MI, outcome([True] * 4, passes))]).to_dict("records")
+    assert row["reference"] == pytest.approx(reference)
+    assert (row["passes"], row["reference_passes"]) == (passes, met)
+    (row,) = decoding_reports.against_entropy_bounded([*curve, (MI, outcome([True] * 4, passes))]).to_dict("records")
+    assert row["against"] == f"entropy bounding at {'equal' if passes == met else 'its most'} passes"
+
+
+def test_a_rival_with_fewer_passes_than_the_reference_ever_takes_is_left_out():
+    curve = [(BOUNDED, outcome([True, False], 10)), (BOUNDED, outcome([True, True], 20))]
+    assert decoding_reports.paired_comparison(curve, [(MI, outcome([True, True], 9.5))]).empty
 
 
 def test_mi_guided_is_compared_on_each_set_with_entropy_bounding_by_entropy():

@@ -97,13 +97,19 @@ def against_entropy_bounded(results: Results) -> pd.DataFrame:
         table.insert(0, "set", test_set)
         table.insert(1, "temperature", here[0][0].get("temperature", 0.0))
         tables.append(table)
-    return pd.concat(tables, ignore_index=True).assign(against="entropy bounding at equal passes")
+    table = pd.concat(tables, ignore_index=True)
+    if len(table):
+        equal = table.passes == table.reference_passes
+        table["against"] = equal.map(
+            {True: "entropy bounding at equal passes", False: "entropy bounding at its most passes"}
+        )
+    return table
 
 
 def oracle_against_head(results: Results) -> pd.DataFrame:
     """Decoding by the probed matrix against the head at the same settings, on the puzzles that both decoded.
 
-    The columns are those of :func:`against_entropy_bounded`, and ``reference_passes``: these differ here.
+    The columns are those of :func:`against_entropy_bounded`.
     """
     heads = {label_of(s): (s, o) for s, o in results if s.get("matrix") == "head" and s["test_set"] == "unique"}
     rows = []
@@ -139,7 +145,8 @@ def paired_comparison(reference: Results, rivals: Results) -> pd.DataFrame:
     """Each rival against a reference decoder at the same mean passes, puzzle by puzzle.
 
     The reference's outcome at a rival's passes is interpolated, for every puzzle, between its two settings with the
-    nearest mean passes on both sides; rivals outside the reference's range are left out. ``difference`` is the share
+    nearest mean passes on both sides. A rival with more passes than any of them meets the one with the most, whose
+    passes are then ``reference_passes``; one with fewer passes than any is left out. ``difference`` is the share
     solved by the rival less the reference's, with a 95 % paired bootstrap interval over the puzzles; ``p_value`` is
     McNemar's for the rival against the reference's setting with the nearest passes.
     """
@@ -149,15 +156,16 @@ def paired_comparison(reference: Results, rivals: Results) -> pd.DataFrame:
     rows = []
     for settings, outcome in rivals:
         passes, solved = outcome["passes"].double().mean().item(), outcome["solved"].double().numpy()
-        if not curve or not curve[0][0] <= passes <= curve[-1][0]:
+        if not curve or passes < curve[0][0]:
             continue
-        above = next(i for i, (p, _) in enumerate(curve) if p >= passes)
+        met = min(passes, curve[-1][0])
+        above = next(i for i, (p, _) in enumerate(curve) if p >= met)
         (low, first), (high, second) = curve[max(0, above - 1)], curve[above]
-        weight = (passes - low) / (high - low) if above else 1.0
+        weight = (met - low) / (high - low) if above else 1.0
         difference = paired_difference(solved, (1 - weight) * first + weight * second)
         nearest = second if weight > 0.5 else first
         row = {"decoder": label_of(settings), "passes": passes, "n": len(solved), "solved": solved.mean()}
-        row |= {"reference": solved.mean() - difference.value}
+        row |= {"reference": solved.mean() - difference.value, "reference_passes": met}
         row |= {"difference": difference.value, "low": difference.low, "high": difference.high}
         rows.append(row | {"p_value": mcnemar(solved.astype(bool), nearest.astype(bool))})
     return pd.DataFrame(rows)
