@@ -147,8 +147,7 @@ def paired_comparison(reference: Results, rivals: Results) -> pd.DataFrame:
     The reference's outcome at a rival's passes is interpolated, for every puzzle, between its two settings with the
     nearest mean passes on both sides. A rival with more passes than any of them meets the one with the most, whose
     passes are then ``reference_passes``; one with fewer passes than any is left out. ``difference`` is the share
-    solved by the rival less the reference's, with a 95 % paired bootstrap interval over the puzzles; ``p_value`` is
-    McNemar's for the rival against the reference's setting with the nearest passes.
+    solved by the rival less the reference's, with a 95 % paired bootstrap interval over the puzzles.
     """
     curve = [(o["passes"].double().mean().item(), o["solved"].double().numpy()) for _, o in reference]
     curve.sort(key=lambda point: point[0])
@@ -163,9 +162,8 @@ def paired_comparison(reference: Results, rivals: Results) -> pd.DataFrame:
         (low, first), (high, second) = curve[max(0, above - 1)], curve[above]
         weight = (met - low) / (high - low) if above else 1.0
         difference = paired_difference(solved, (1 - weight) * first + weight * second)
-        nearest = second if weight > 0.5 else first
         row = {"decoder": label_of(settings), "passes": passes, "n": len(solved), "solved": solved.mean()}
         row |= {"reference": solved.mean() - difference.value, "reference_passes": met}
         row |= {"difference": difference.value, "low": difference.low, "high": difference.high}
-        rows.append(row | {"p_value": mcnemar(solved.astype(bool), nearest.astype(bool))})
+        rows.append(row)
     return pd.DataFrame(rows)
