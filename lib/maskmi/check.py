@@ -13,7 +13,8 @@ from torch import Tensor
 
 from maskmi.model import MaskedModel, Output, mask_token, pad_token
 
-BLOCKING = {"attributes", "call", "shape", "numbers", "repeat", "leak"}  # after these the rest can't be judged
+# After these the rest can't be judged.
+BLOCKING = set("attributes call shape device numbers repeat leak".split())
 MOST_VALUES = 64  # compared with one another
 PRECISE = (torch.float64, torch.float32)
 # By what share of the largest number outputs may differ: of one context, by rounding (hidden states in a precise type,
@@ -27,12 +28,6 @@ class Finding(NamedTuple):
     check: str  # of BLOCKING, or values, type, gradient, batch, padding, mask, attention
     problem: str
     remedy: str
-
-
-class _Examples(NamedTuple):
-    other: Tensor  # [3, L], nothing masked
-    masked: Tensor  # [3, L] of other values, some masked
-    mixed: Tensor  # [3, L + longer]: the same, the first two padded, the third going on
 
 
 def check_model(
@@ -62,11 +57,10 @@ def check_model(
     other, mixed = torch.randint(mask, (2, 3, length + longer), generator=generator).to(model.device)
     mixed[:, 1::3] = mask
     mixed[1, : length - 1] = mask  # hardly any context
-    masked = mixed[:, :length].clone()
-    mixed[:2, length:] = pad_token(model)
-    examples = _Examples(other[:, :length], masked, mixed)
+    other, masked = other[:, :length], mixed[:, :length].clone()
+    mixed[:2, length:] = pad_token(model)  # the third sequence goes on
     for step in [_calls, _repeats, _batches, _tokens, *[_attention] * attention]:
-        found += step(model, examples)
+        found += step(model, other, masked, mixed)
         if BLOCKING & {finding.check for finding in found}:
             break
     return found
@@ -77,28 +71,23 @@ def _attributes(model: MaskedModel) -> Iterator[Finding]:
     if not isinstance(values, Sequence) or not len(values) or not all(isinstance(v, str) and v for v in values):
         yield Finding("attributes", "model.values names no values", "set it to their letters in token order: 'ACGT'")
         return
-    for name, kind, remedy in [
-        ("hidden_size", int, "width of hidden states"),
-        ("device", torch.device, "weights' device"),
-    ]:
+    for name, kind, what in ("hidden_size", int, "width of hidden states"), ("device", torch.device, "weights' device"):
         if not isinstance(getattr(model, name, None), kind):
-            yield Finding("attributes", f"model.{name} is no {kind.__name__}", f"set it to the {remedy}")
+            yield Finding("attributes", f"model.{name} is no {kind.__name__}", f"set it to the {what}")
     if len(set(values)) < len(values):
         yield Finding("values", "model.values names a value twice", "name each once, in token order")
     for value in values:
-        if re.fullmatch(r"\[.+\]|<.+>|\s|\0", value):
-            yield Finding(
-                "values", f"the value {value!r} looks like a special token", "leave these out of model.values"
-            )
+        if re.fullmatch(r"\[.+\]|<.+>|\0", value):
+            yield Finding("values", f"the value {value!r} looks like a special token", "leave such tokens out")
 
 
-def _calls(model: MaskedModel, examples: _Examples) -> Iterator[Finding]:
+def _calls(model: MaskedModel, other: Tensor, masked: Tensor, mixed: Tensor) -> Iterator[Finding]:
     """Whether it takes all tokens and returns numbers of the right shape and type, without gradients."""
     count = len(model.values)
     for tokens, what, remedy in [
-        (examples.other, "values", f"tokens 0 to {count - 1} are the values, in the order of model.values"),
-        (examples.masked, "MASK", f"token {count} is MASK: turn it into the network's own mask"),
-        (examples.mixed, "padding", f"token {count + 1} is padding: turn it into the network's own"),
+        (other, "values", f"tokens 0 to {count - 1} are the values, in the order of model.values"),
+        (masked, "MASK", f"token {count} is MASK: turn it into the network's own mask"),
+        (mixed, "padding", f"token {count + 1} is padding: turn it into the network's own"),
     ]:
         given = tokens.clone()
         try:
@@ -109,6 +98,7 @@ def _calls(model: MaskedModel, examples: _Examples) -> Iterator[Finding]:
             return
         if not given.equal(tokens):
             yield Finding("call", "it changes the tokens that it is given", "work on a copy: tokens.clone()")
+            return
         if not isinstance(output, Output):
             yield Finding("shape", f"it returns {type(output).__name__}", "return maskmi.model.Output(logits, hidden)")
             return
@@ -118,42 +108,43 @@ def _calls(model: MaskedModel, examples: _Examples) -> Iterator[Finding]:
             problem = f"for tokens {list(tokens.shape)} {name} has the shape {shape}, not {wanted}"
             yield Finding("shape", problem, "leave out special tokens, at the ends and among the columns of logits")
             return
+    devices = {part.device.type for part in output[:2]}
+    if devices != {model.device.type}:
+        problem = f"the output lies on {', '.join(devices)}, model.device is {model.device}"
+        yield Finding("device", problem, "leave the output on the device of the weights")
+        return
     real = tokens != pad_token(model)
     if not torch.isfinite(output.logits[real].amax(-1)).all():
-        yield Finding(
-            "numbers", "logits are NaN, +inf, or all -inf at a position", "-inf is for impossible values alone"
-        )
+        yield Finding("numbers", "logits are NaN, +inf, or all -inf somewhere", "-inf is for impossible values alone")
     if not torch.isfinite(output.hidden[real]).all():
         yield Finding("numbers", "hidden states are NaN or infinite", "look for overflow, or a softmax over nothing")
     if output.logits.dtype not in PRECISE:
         yield Finding("type", f"logits are {output.logits.dtype}: too coarse for entropies", "compute them in float32")
     if not output.hidden.is_floating_point():
         yield Finding("type", f"hidden states are {output.hidden.dtype}", "return floating-point numbers")
-    if any(part.device.type != model.device.type for part in output[:2]):
-        problem = f"the output lies on {output.logits.device}, model.device is {model.device}"
-        yield Finding("type", problem, "leave the output on the device of the weights")
     if any(part.requires_grad for part in output[:2]):
         yield Finding("gradient", "the output carries gradients, which cost memory", "decorate it by @torch.no_grad()")
 
 
 @torch.no_grad()
-def _repeats(model: MaskedModel, examples: _Examples) -> Iterator[Finding]:
-    first = model(examples.masked)
-    if not _same(first, model(examples.masked)):
+def _repeats(model: MaskedModel, other: Tensor, masked: Tensor, mixed: Tensor) -> Iterator[Finding]:
+    model(other)
+    first = model(masked)
+    if not _same(first, model(masked)):
         yield Finding("repeat", "the same call twice gives other numbers", "turn dropout off: network.eval()")
         return
-    model(examples.other)
-    if not _same(first, model(examples.masked)):
+    model((other + 1) % len(model.values))
+    if not _same(first, model(masked)):
         problem = "what a masked sequence gives depends on what was evaluated before it: hidden values may leak"
         yield Finding("leak", problem, "keep nothing on the model from one call to the next")
 
 
 @torch.no_grad()
-def _batches(model: MaskedModel, examples: _Examples) -> Iterator[Finding]:
+def _batches(model: MaskedModel, other: Tensor, masked: Tensor, mixed: Tensor) -> Iterator[Finding]:
     """Whether a sequence's output is its own: in a batch, and padded."""
-    length, rows = examples.masked.shape[1], range(2)
-    together, padded = model(examples.masked), model(examples.mixed)
-    alone = [model(examples.masked[row : row + 1]) for row in rows]
+    length, rows = masked.shape[1], range(2)
+    together, padded = model(masked), model(mixed)
+    alone = [model(masked[row : row + 1]) for row in rows]
     if not all(_same(_part(together, row), _part(alone[row], 0)) for row in rows):
         yield Finding("batch", "a sequence gives other numbers in a batch than alone", "let no layer mix sequences")
     elif not all(_same(_part(padded, row, length), _part(alone[row], 0)) for row in rows):
@@ -162,11 +153,11 @@ def _batches(model: MaskedModel, examples: _Examples) -> Iterator[Finding]:
 
 
 @torch.no_grad()
-def _tokens(model: MaskedModel, examples: _Examples) -> Iterator[Finding]:
+def _tokens(model: MaskedModel, other: Tensor, masked: Tensor, mixed: Tensor) -> Iterator[Finding]:
     """Whether values, MASK and padding are told apart."""
-    values, length = model.values[: MOST_VALUES - 1], examples.masked.shape[1]
+    values, length = model.values[: MOST_VALUES - 1], masked.shape[1]
     tokens = [*range(len(values)), mask_token(model)]
-    versions = examples.masked[:1].repeat(len(tokens), 1)
+    versions = masked[:1].repeat(len(tokens), 1)
     versions[:, 0] = versions.new_tensor(tokens)
     output = model(versions)
     pairs = [(a, b) for b in range(len(tokens)) for a in range(b)]
@@ -179,36 +170,31 @@ def _tokens(model: MaskedModel, examples: _Examples) -> Iterator[Finding]:
             yield Finding("mask", f"MASK is read as the value {values[a]!r} is", "turn it into the network's own mask")
         else:
             yield Finding("values", f"{values[a]!r} and {values[b]!r} are read alike", "give each value its own id")
-    if examples.mixed.shape[1] > length:
-        versions = examples.masked[:1].repeat(2, 1)
+    if mixed.shape[1] > length:
+        versions = masked[:1].repeat(2, 1)
         versions[:, -1] = versions.new_tensor([mask_token(model), pad_token(model)])
         output = model(versions)
         if _same(_part(output, 0, length - 1), _part(output, 1, length - 1), ALIKE):
-            yield Finding(
-                "mask", "MASK is read as padding is", "give it its own id, and leave it in the attention mask"
-            )
+            yield Finding("mask", "MASK is read as padding is", "give it its own id and keep it in the attention mask")
 
 
 @torch.no_grad()
-def _attention(model: MaskedModel, examples: _Examples) -> Iterator[Finding]:
-    tokens, real = examples.mixed, examples.mixed != pad_token(model)
+def _attention(model: MaskedModel, other: Tensor, masked: Tensor, mixed: Tensor) -> Iterator[Finding]:
     try:
-        maps = model(tokens, attention=True).attention
+        maps = model(mixed, attention=True).attention
     except Exception as error:  # whatever a network raises
         problem = f"with attention=True it raises {type(error).__name__}: {error}"
         yield Finding("attention", problem, "take the argument, and return maps as the third part of Output")
         return
-    (count, length), shape = tokens.shape, None if maps is None else list(maps.shape)
+    (count, length), shape = mixed.shape, None if maps is None else list(maps.shape)
     if shape is None or len(shape) != 5 or [shape[0], *shape[3:]] != [count, length, length]:
-        problem = f"attention is {shape or 'missing'} for tokens {list(tokens.shape)}"
+        problem = f"attention is {shape or 'missing'} for tokens {list(mixed.shape)}"
         yield Finding("attention", problem, "return [B, layers, heads, L, L], without special tokens at the ends")
         return
-    maps = maps.float()
+    maps, real = maps.float(), mixed != pad_token(model)
     if not ((maps >= 0).all() and (maps.sum(-1) < 1.01).all()):
-        yield Finding(
-            "attention", "attention is not what a softmax gives: rows sum to 1", "return it after the softmax"
-        )
-    if (maps * (real[:, :, None] & ~real[:, None, :])[:, None, None]).any():
+        yield Finding("attention", "attention is no result of a softmax", "return the weights after the softmax")
+    elif (maps * (real[:, :, None] & ~real[:, None, :])[:, None, None]).any():
         yield Finding("attention", "tokens attend to padding", "leave padding out of the attention mask")
 
 
