@@ -14,7 +14,7 @@ from torch import Tensor
 from maskmi.model import MaskedModel, Output, mask_token, pad_token
 
 # After these the rest can't be judged.
-BLOCKING = set("attributes call shape device numbers repeat leak".split())
+BLOCKING = {"attributes", "call", "shape", "device", "numbers", "repeat", "leak"}
 MOST_VALUES = 64  # compared with one another
 PRECISE = (torch.float64, torch.float32)
 # By what share of the largest number outputs may differ: of one context, by rounding (hidden states in a precise type,
