@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from maskmi.arena import paired_comparison
 from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference
 from maskmi.settings import curve_of, family_of, is_main, label_of
 from maskmi.study import Results
@@ -139,33 +140,3 @@ def statistics_row(settings: Mapping[str, Any], outcome: Mapping[str, Tensor]) -
         if settings["test_set"] == "unique":
             row["paper"] = paper
     return row
-
-
-def paired_comparison(reference: Results, rivals: Results) -> pd.DataFrame:
-    """Each rival against a reference decoder at the same mean passes, puzzle by puzzle.
-
-    The reference's outcome at a rival's passes is interpolated, for every puzzle, between its two settings with the
-    nearest mean passes on both sides. A rival with more passes than any of them meets the one with the most, whose
-    passes are then ``reference_passes``; one with fewer passes than any is left out. ``difference`` is the share
-    solved by the rival less the reference's, with a 95 % paired bootstrap interval over the puzzles; ``p_value`` is
-    McNemar's for the rival against the reference's setting with the nearest passes.
-    """
-    curve = [(o["passes"].double().mean().item(), o["solved"].double().numpy()) for _, o in reference]
-    curve.sort(key=lambda point: point[0])
-    curve = [point for i, point in enumerate(curve) if not i or point[0] > curve[i - 1][0]]
-    rows = []
-    for settings, outcome in rivals:
-        passes, solved = outcome["passes"].double().mean().item(), outcome["solved"].double().numpy()
-        if not curve or passes < curve[0][0]:
-            continue
-        met = min(passes, curve[-1][0])
-        above = next(i for i, (p, _) in enumerate(curve) if p >= met)
-        (low, first), (high, second) = curve[max(0, above - 1)], curve[above]
-        weight = (met - low) / (high - low) if above else 1.0
-        difference = paired_difference(solved, (1 - weight) * first + weight * second)
-        nearest = second if weight > 0.5 else first
-        row = {"decoder": label_of(settings), "passes": passes, "n": len(solved), "solved": solved.mean()}
-        row |= {"reference": solved.mean() - difference.value, "reference_passes": met}
-        row |= {"difference": difference.value, "low": difference.low, "high": difference.high}
-        rows.append(row | {"p_value": mcnemar(solved.astype(bool), nearest.astype(bool))})
-    return pd.DataFrame(rows)
