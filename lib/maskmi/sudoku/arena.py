@@ -30,11 +30,22 @@ from maskmi.decoding import (
     ReMDMLoop,
     Saber,
     Sequential,
+    decode,
 )
 from maskmi.ensembles import run_ensembles
 from maskmi.head import PairHead
-from maskmi.settings import Setting, corrected_setting, each_once, entropy_bounded_setting, mi_setting, setting_of
-from maskmi.study import Backbone, Results
+from maskmi.settings import (
+    Setting,
+    contender_of,
+    corrected_setting,
+    each_once,
+    entropy_bounded_setting,
+    label_of,
+    mi_setting,
+    setting_of,
+)
+from maskmi.study import Backbone, Results, head_of, modules_of
+from maskmi.sudoku.diagnosis import diagnose
 from maskmi.sudoku.study import judged, puzzle_set, run_sweep
 
 REFERENCE = "MI (head)"  # the contender that all are held against: MI-guided as published
@@ -85,7 +96,7 @@ def _short(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
     if "tv" in heads:
         yield mi_setting(0.3, HeadMatrix(heads["tv"]), "head: tv")
     yield corrected_setting(mi_setting(1.0, head, "head"), 0.1, dependence=0.5)
-    yield setting_of("klass", KLASS, threshold=0.9, kl=0.1, history=1)
+    yield setting_of("klass", KLASS, threshold=0.97, kl=0.1, history=1)
     yield setting_of("punt", PUNT, epsilon=0.1)
     yield setting_of("info_gain", InfoGain, k=4, bypass=0.9)
     yield setting_of("depcap", DepCap, shortest=60, low=0.8, high=0.95, gamma=-6.0)
@@ -119,17 +130,17 @@ def _simple() -> Iterator[Setting]:
 
 def _rivals() -> Iterator[Setting]:
     """Decoders that ask which positions bear on one another."""
-    for threshold in (0.6, 0.9):
+    for threshold in (0.9, 0.97, 0.99):
         for kl in (0.01, 0.1, 1.0):
             yield setting_of("klass", KLASS, threshold=threshold, kl=kl, history=1)
     yield setting_of("klass", KLASS, threshold=0.9, kl=0.1, history=2)
     for epsilon in (0.003, 0.03, 0.3, 1.0, 3.0):
         yield setting_of("punt", PUNT, epsilon=epsilon)
-    for bypass in (0.8, 0.9, 0.98):
+    for bypass in (0.9, 0.97, 0.99):
         for k in (2, 4, 8):
             yield setting_of("info_gain", InfoGain, k=k, bypass=bypass)
     for gamma in (-2.0, -6.0, -10.0):
-        for low, high in ((0.5, 0.8), (0.5, 0.95), (0.8, 0.99)):
+        for low, high in ((0.8, 0.95), (0.8, 0.99), (0.95, 0.99)):
             yield setting_of("depcap", DepCap, shortest=60, low=low, high=high, gamma=gamma)
     for shortest in (8, 27):
         yield setting_of("depcap", DepCap, shortest=shortest, low=0.8, high=0.95, gamma=-6.0)
@@ -142,7 +153,7 @@ def _remasking() -> Iterator[Setting]:
     """Decoders that mask again: as published, their check in place, and with the exact one."""
     for n in (2, 8, 14):
         yield setting_of("saber", Saber, n=n, check="in_place")
-    for threshold in (0.8, 0.9, 0.97):
+    for threshold in (0.9, 0.97, 0.99):
         for back in (0.5, 0.9):
             yield setting_of("wino", WINO, threshold=threshold, threshold_back=back, check="in_place")
     for steps in (5, 10, 15):
@@ -229,3 +240,25 @@ def run(
             seed=options.get("seed", 0),
         )
     return [found[part][index] for part, index in place]
+
+
+def diagnosed(
+    backbone: Backbone, store: Artefacts, setting: Setting, test_set: str, n_puzzles: int, *, seed: int = 0
+) -> dict[str, Any]:
+    """What :func:`maskmi.sudoku.diagnosis.diagnose` says of a setting on the first puzzles of a set, and its names."""
+    settings, decoder = setting
+    puzzles = puzzle_set(test_set, n_puzzles).puzzles
+    states = torch.from_numpy(puzzles)
+
+    def make() -> dict[str, Any]:
+        run = decode(backbone.model, states.long(), decoder, seed=seed, batch_size=512, keep_trace=True)
+        return diagnose(puzzles, run.trace)
+
+    found = store.get_or_make(
+        "diagnosed",
+        make,
+        parameters={"settings": settings, "seed": seed},
+        inputs=backbone.identity | {"puzzles": states, "head": head_of(decoder)},
+        code=["maskmi.sudoku.diagnosis", *modules_of(decoder)],
+    )
+    return {"contender": contender_of(settings), "label": label_of(settings), **found}
