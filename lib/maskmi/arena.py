@@ -70,9 +70,11 @@ def frontier(cost: ArrayLike, value: ArrayLike) -> NDArray[np.bool_]:
 def choose(table: pd.DataFrame, caps: Sequence[float]) -> pd.DataFrame:
     """For every contender its best setting of at most so many mean passes: one row a contender and cap that it keeps.
 
+    A contender that keeps none of the ``caps`` has its best setting at any number of passes, with the cap ``NO_CAP``.
+
     Args:
         table: of :func:`sweep_table`, on the sequences that settings are chosen on.
-        caps: mean passes; ``NO_CAP`` for the best at any number.
+        caps: mean passes.
 
     Returns:
         Columns ``contender``, ``cap``, ``row`` (in the table). Best is the largest mean score; of equal ones that of
@@ -80,10 +82,9 @@ def choose(table: pd.DataFrame, caps: Sequence[float]) -> pd.DataFrame:
     """
     chosen = []
     for contender, rows in table.groupby("contender", sort=False):
-        for cap in caps:
+        for cap in [cap for cap in caps if rows.passes.min() <= cap] or [NO_CAP]:
             within = rows[rows.passes <= cap].sort_values(["value", "passes"], ascending=[False, True], kind="stable")
-            if len(within):
-                chosen.append({"contender": contender, "cap": cap, "row": within.index[0]})
+            chosen.append({"contender": contender, "cap": cap, "row": within.index[0]})
     return pd.DataFrame(chosen, columns=["contender", "cap", "row"])
 
 
@@ -91,6 +92,8 @@ def against(
     chosen: pd.DataFrame, results: Sequence[tuple[dict, dict] | None], reference: str, score: Score
 ) -> pd.DataFrame:
     """Every choice beside the reference contender's choice under the same cap, over the sequences that both decoded.
+
+    A choice without a cap is held against the reference's under its highest.
 
     Args:
         chosen: of :func:`choose`.
@@ -110,8 +113,9 @@ def against(
         result = results[choice.row]
         own = sweep_table([result], score).iloc[0]
         row = {"contender": choice.contender, "cap": choice.cap, **own[columns]}
-        if choice.cap in of_reference:
-            row |= _paired(result, results[of_reference[choice.cap]], score)
+        cap = max(of_reference, default=None) if choice.cap == NO_CAP else choice.cap
+        if cap in of_reference:
+            row |= _paired(result, results[of_reference[cap]], score)
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -166,3 +170,28 @@ def _curve(reference: Results, score: Score, n: int) -> list[tuple[float, NDArra
 
 def score_name(score: Score) -> str:
     return score if isinstance(score, str) else "value"
+
+
+def chosen_rows(compared: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table of :func:`against` as the statistics file keeps it: intervals as objects, nothing for what is missing.
+
+    A choice without a cap has no ``cap``.
+    """
+    rows = []
+    for row in compared.to_dict("records"):
+        own = {key: row[key] for key in ("contender", "label", "n", "passes")}
+        own |= {"cap": row["cap"]} if math.isfinite(row["cap"]) else {}
+        own["score"] = {key: row[key] for key in ("value", "low", "high")}
+        if math.isfinite(row.get("difference", math.nan)):
+            own |= {key: row[key] for key in ("reference", "reference_passes")}
+            keys = {"value": "difference", "low": "difference_low", "high": "difference_high"}
+            own["difference"] = {name: row[key] for name, key in keys.items()}
+            own |= {"p_value": row["p_value"]} if math.isfinite(row.get("p_value", math.nan)) else {}
+        rows.append(own)
+    return rows
+
+
+def clear_leads(compared: pd.DataFrame) -> pd.DataFrame:
+    """The rows of :func:`against` or :func:`paired_comparison` whose interval is above zero, by falling difference."""
+    low = compared["difference_low" if "difference_low" in compared else "low"]
+    return compared[low > 0].sort_values("difference", ascending=False)
