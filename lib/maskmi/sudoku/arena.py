@@ -95,13 +95,13 @@ def _short(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
     yield mi_setting(0.6, head, "head", lam=4.0)
     if "tv" in heads:
         yield mi_setting(0.3, HeadMatrix(heads["tv"]), "head: tv")
-    yield corrected_setting(mi_setting(1.0, head, "head"), 0.1, dependence=0.5)
+    yield corrected_setting(mi_setting(1.0, head, "head"), 0.1, dependence=2.0)
     yield setting_of("klass", KLASS, threshold=0.97, kl=0.1, history=1)
     yield setting_of("punt", PUNT, epsilon=0.1)
-    yield setting_of("info_gain", InfoGain, k=4, bypass=0.9)
+    yield setting_of("info_gain", InfoGain, k=4, bypass=0.97)
     yield setting_of("depcap", DepCap, shortest=60, low=0.8, high=0.95, gamma=-6.0)
     yield setting_of("saber", Saber, n=4, check="in_place")
-    yield setting_of("wino", WINO, threshold=0.9, threshold_back=0.5, check="in_place")
+    yield setting_of("wino", WINO, threshold=0.97, threshold_back=0.5, check="in_place")
     yield setting_of("remdm_cap", ReMDMCap, steps=10, eta=0.04)
     yield setting_of("remdm_loop", ReMDMLoop, steps=10, eta=0.02)
     yield setting_of("p2", P2, steps=10, eta=0.0, check="in_place")
@@ -137,15 +137,15 @@ def _rivals() -> Iterator[Setting]:
     for epsilon in (0.003, 0.03, 0.3, 1.0, 3.0):
         yield setting_of("punt", PUNT, epsilon=epsilon)
     for bypass in (0.9, 0.97, 0.99):
-        for k in (2, 4, 8):
+        for k in (2, 8):
             yield setting_of("info_gain", InfoGain, k=k, bypass=bypass)
     for gamma in (-2.0, -6.0, -10.0):
-        for low, high in ((0.8, 0.95), (0.8, 0.99), (0.95, 0.99)):
+        for low, high in ((0.8, 0.95), (0.8, 0.99), (0.95, 0.995)):
             yield setting_of("depcap", DepCap, shortest=60, low=low, high=high, gamma=gamma)
     for shortest in (8, 27):
-        yield setting_of("depcap", DepCap, shortest=shortest, low=0.8, high=0.95, gamma=-6.0)
-    for threshold in (0.003, 0.006, 0.01, 0.02):
-        for confidence in (0.9, 0.99):
+        yield setting_of("depcap", DepCap, shortest=shortest, low=0.8, high=0.99, gamma=-6.0)
+    for threshold in (0.001, 0.003, 0.01, 0.02):
+        for confidence in (0.95, 0.99):
             yield setting_of("dapd", DAPD, threshold=threshold, confidence=confidence)
 
 
@@ -185,7 +185,7 @@ def _guided(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
         for budget in (0.1, 0.6, 1.0, 2.0):
             yield mi_setting(budget, HeadMatrix(heads["tv"]), "head: tv")
     for budget in (0.6, 1.0, 2.0):
-        for dependence in (0.2, 0.5, 1.0):
+        for dependence in (0.5, 1.0, 2.0, 4.0):
             yield corrected_setting(mi_setting(budget, head, "head"), 0.1, dependence=dependence)
     for every in (1, 100):
         yield corrected_setting(mi_setting(0.6, head, "head"), 0.5, every=every)
@@ -215,6 +215,9 @@ def run(
         n_dear: puzzles of the settings that :func:`is_dear`, where fewer.
         second: the other model of the ensembles, which a sweep may hold only with it.
         options: of :func:`maskmi.study.decoded`.
+
+    Raises:
+        ValueError: for ensembles without a second model.
     """
     parts: dict[str, list[Setting]] = {"most": [], "dear": [], "tie": []}
     place = []
@@ -222,6 +225,8 @@ def run(
         part = "tie" if setting[0]["decoder"] == "tie" else "dear" if is_dear(setting[0]) else "most"
         place.append((part, len(parts[part])))
         parts[part].append(setting)
+    if parts["tie"] and second is None:
+        raise ValueError("ensembles need a second model")
     found = {
         "most": run_sweep(backbone, store, parts["most"], test_set, n_puzzles, **options),
         "dear": run_sweep(backbone, store, parts["dear"], test_set, min(n_dear, n_puzzles), **options),
