@@ -341,7 +341,7 @@ def figure_table():
 
 def test_the_arenas_figure_joins_what_a_contender_does_best_and_marks_the_frontier():
     figure = arena_figures.quality_against_costs(figure_table(), "MI (head)", ["passes", "steps"])
-    passes, steps, *_ = figure.axes
+    passes, _, steps = figure.axes  # the large panel, and a small one for each cost
     lines = {c.lines[0].get_color(): c.lines[0].get_xydata().tolist() for c in passes.containers}
     assert lines[arena_figures.OURS] == [[5, 80], [9, pytest.approx(90)]]  # (10, 70) is a faint dot
     (stairs,) = [line for line in passes.lines if line.get_gid() == "frontier"]

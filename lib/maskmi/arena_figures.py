@@ -8,6 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from maskmi.arena import frontier
 from maskmi.figures import INK, log_axis, panels, style
@@ -20,6 +21,7 @@ COSTS = {
 }
 STRONG = ["#0072B2", "#009E73", "#882255", "#E69F00", "#332288", "#56B4E9", "#999933", "#CC79A7", "#117733", "#AA4499"]
 OURS = "#D55E00"  # the reference's colour, as MI-guided decoding has it in all figures
+WORSE = 0.4  # share of the settings that the large panel need not show
 MARKERS = "Ds^v<>pPhXd*8H"
 
 
@@ -30,44 +32,60 @@ def quality_against_costs(
     ylabel: str = "solved %",
     scale: float = 100,
 ) -> Figure:
-    """Every contender's best against each cost, one panel a cost, with 95 % intervals.
+    """Every contender's best against each cost, with 95 % intervals: large the better part, below it all of it.
 
     A contender's line joins the settings that no other of its own beats at as low a cost; its other settings are faint
     dots. Contenders with a setting on the Pareto frontier of passes, drawn as a grey staircase, and the reference have
-    strong colours; the others are muted, in an order of their own. A contender of a single point has no line.
+    strong colours, the others muted ones. The large panel shows the first cost for the better 60 % of the settings, up
+    to the dearest on the frontier; the small ones show all, one cost each.
 
     Args:
         table: of :func:`maskmi.arena.sweep_table`; ``value``, ``low`` and ``high`` are multiplied by ``scale``.
         reference: the contender in the colour of MI-guided decoding.
     """
-    missing = {"contender", "value", "low", "high", *costs} - set(table)
-    if missing or table.empty or "passes" not in table:
+    missing = {"contender", "passes", "value", "low", "high", *costs} - set(table)
+    if missing or table.empty:
         raise ValueError(f"the arena's figure lacks {', '.join(sorted(missing)) or 'rows'}")
     table = table.assign(**{key: scale * table[key] for key in ("value", "low", "high")})
     best = table.contender[frontier(table.passes, table.value)]
     strong = list(dict.fromkeys([reference, *best]))
     looks = _looks(list(dict.fromkeys(table.contender)), strong, reference)
-    rows = -(-len(costs) // 2)
     with style():
-        figure, grid = panels(rows, min(len(costs), 2), (11, 4.2 * rows + 0.4), sharey=True)
-        for axes, cost in zip(grid.flat, costs, strict=False):
+        figure = plt.figure(figsize=(11.5, 8.6))
+        plt.close(figure)
+        grid = figure.add_gridspec(2, len(costs), height_ratios=(2, 1))
+        large = figure.add_subplot(grid[0, :])
+        small = [figure.add_subplot(grid[1, i]) for i in range(len(costs))]
+        for axes, cost in zip([large, *small], [costs[0], *costs], strict=True):
             _staircase(axes, table, cost)
-            for name, rows_of in table.groupby("contender", sort=False):
-                _contender(axes, rows_of, cost, looks[name])
-            log_axis(axes)
+            for name, rows in table.groupby("contender", sort=False):
+                _contender(axes, rows, cost, looks[name], small=axes is not large)
+            log_axis(axes, subs=(1.0, 2.0, 5.0) if axes is large else (1.0, 3.0))
             axes.set(xlabel=COSTS.get(cost, cost))
-        for axes in grid[:, 0]:
+        for axes in (large, small[0]):
             axes.set_ylabel(ylabel)
-        for axes in list(grid.flat)[len(costs) :]:
-            axes.set_visible(False)
+        for axes in small[1:]:
+            axes.sharey(small[0])
+            axes.tick_params(labelleft=False)
+        _zoom(large, table, costs[0])
         _legend(figure, looks, strong)
     return figure
+
+
+def _zoom(axes: Axes, table: pd.DataFrame, cost: str) -> None:
+    """Limits that show the better settings, up to the dearest one on the frontier."""
+    shown = table[table.value >= table.value.quantile(WORSE)]
+    last = shown[cost][frontier(shown[cost], shown.value)].max()
+    bottom, top = shown.value.min(), table.high.max()
+    margin = 0.04 * (top - bottom) or 1.0
+    axes.set_ylim(bottom - margin, top + margin)
+    axes.set_xlim(0.9 * shown[cost].min(), 1.1 * last)
 
 
 def _looks(names: Sequence[str], strong: Sequence[str], reference: str) -> dict[str, dict]:
     """Colour, marker and weight of each contender: the muted ones in pale colours of the whole wheel."""
     muted = [name for name in names if name not in strong]
-    wheel = sns.husl_palette(max(len(muted), 1), s=0.45, l=0.72)
+    wheel = sns.husl_palette(max(len(muted), 1), s=0.55, l=0.66)
     others = iter(STRONG * 9)
     looks = {}
     for index, name in enumerate(names):
@@ -81,7 +99,8 @@ def _looks(names: Sequence[str], strong: Sequence[str], reference: str) -> dict[
     return looks
 
 
-def _contender(axes: Axes, rows: pd.DataFrame, cost: str, look: Mapping) -> None:
+def _contender(axes: Axes, rows: pd.DataFrame, cost: str, look: dict, small: bool) -> None:
+    look = look | {"ms": (0.6 if small else 1.0) * look["ms"], "lw": (0.7 if small else 1.0) * look["lw"]}
     own = frontier(rows[cost], rows.value)
     line = rows[own].sort_values(cost)
     error = np.clip([line.value - line.low, line.high - line.value], 0, None)
@@ -118,11 +137,14 @@ def _legend(figure: Figure, looks: Mapping[str, Mapping], strong: Sequence[str])
     figure.legend(handles=handles, loc="outside right center", fontsize="small", labelspacing=0.5)
 
 
-def paired_differences(table: pd.DataFrame, reference: str, xlabel: str, scale: float = 100) -> Figure:
+def paired_differences(
+    table: pd.DataFrame, reference: str, xlabel: str, scale: float = 100, linear: float = 5
+) -> Figure:
     """Each contender's difference from the reference under the same cap, one panel a cap, with 95 % intervals.
 
     Args:
         table: of :func:`maskmi.arena.against`; rows without a difference are left out.
+        linear: the axis is linear up to this on both sides, logarithmic beyond.
     """
     table = table[(table.contender != reference) & table.difference.notna()]
     if table.empty:
@@ -138,6 +160,12 @@ def paired_differences(table: pd.DataFrame, reference: str, xlabel: str, scale: 
                 _differences(axes, part, names, colour, scale)
             _differences(axes, here[clear & (here.difference < 0)], names, "#882255", scale)
             axes.axvline(0, color=OURS, lw=1.2, zorder=1)
+            axes.set_xscale("symlog", linthresh=linear, linscale=1.5)
+            axes.xaxis.set_major_locator(FixedLocator([sign * k * linear for sign in (-1, 1) for k in (0, 1, 4, 16)]))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(
+                FuncFormatter(lambda value, _: f"{value:+g}".replace("-", "−") if value else "0")
+            )
             axes.set_title("any passes" if np.isinf(cap) else f"at most {cap:g} passes", fontsize="medium")
         row[0].set_yticks(range(len(names)), names, fontsize="small")
         row[0].set_ylim(-0.7, len(names) - 0.3)
@@ -168,7 +196,7 @@ def shares(parts: Mapping[str, pd.DataFrame], xlabels: Mapping[str, str]) -> Fig
             axes.set(xlabel=xlabels[title])
             axes.grid(False, axis="y")
             axes.legend(
-                loc="upper center", bbox_to_anchor=(0.5, -0.9 / figure.get_figheight()), ncols=3, fontsize="small"
+                loc="upper center", bbox_to_anchor=(0.5, -0.65 / figure.get_figheight()), ncols=3, fontsize="small"
             )
         row[0].set_yticks(range(count), list(next(iter(parts.values())).index), fontsize="small")
         row[0].invert_yaxis()
