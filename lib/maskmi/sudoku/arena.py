@@ -227,9 +227,11 @@ def run(
         parts[part].append(setting)
     if parts["tie"] and second is None:
         raise ValueError("ensembles need a second model")
+    counts = {"most": n_puzzles, "dear": min(n_dear, n_puzzles)}
     found = {
-        "most": run_sweep(backbone, store, parts["most"], test_set, n_puzzles, **options),
-        "dear": run_sweep(backbone, store, parts["dear"], test_set, min(n_dear, n_puzzles), **options),
+        part: run_sweep(backbone, store, parts[part], test_set, n, **options)
+        for part, n in counts.items()
+        if parts[part]
     }
     if parts["tie"]:
         puzzles = puzzle_set(test_set, n_puzzles)
