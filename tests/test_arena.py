@@ -22,7 +22,8 @@ from maskmi.parallel import InThreads
 from maskmi.settings import mi_setting
 from maskmi.study import Backbone, modules_of
 from maskmi.sudoku import arena as sudoku_arena
-from maskmi.sudoku.diagnosis import diagnose, diagnosis_table
+from maskmi.sudoku.decoding_reports import diagnosis_table
+from maskmi.sudoku.diagnosis import diagnose
 from maskmi.sudoku.grid import relations
 from maskmi.sudoku.mdm import MASK, WIDTH, SudokuMDM
 from maskmi.sudoku.solver import random_grids
@@ -357,18 +358,18 @@ def test_the_arenas_figure_joins_what_a_contender_does_best_and_marks_the_fronti
 def test_differences_are_coloured_by_what_their_interval_says():
     table = pd.DataFrame(
         {
-            "contender": ["MI (head)", "EB", "naive", "margin", "EB"],
-            "cap": [10, 10, 10, 10, arena.NO_CAP],
-            "difference": [0, 0.05, -0.2, 0.01, math.nan],
-            "difference_low": [0, 0.01, -0.3, -0.02, math.nan],
-            "difference_high": [0, 0.09, -0.1, 0.04, math.nan],
+            "contender": ["MI (head)", "EB", "naive", "KLASS", "margin", "EB"],
+            "cap": [10, 10, 10, 10, 10, arena.NO_CAP],
+            "difference": [0, 0.05, -0.2, 0.0, 0.01, math.nan],
+            "difference_low": [0, 0.01, -0.3, 0.0, -0.02, math.nan],
+            "difference_high": [0, 0.09, -0.1, 0.0, 0.04, math.nan],
         }
     )
     figure = arena_figures.paired_differences(table, "MI (head)", "points")
     (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["naive", "margin", "EB"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["naive", "KLASS", "margin", "EB"]
     drawn = {to_hex(c.lines[0].get_color()): c.lines[0].get_xydata().tolist() for c in axes.containers}
-    assert drawn == {"#999999": [[1, 1]], "#009e73": [[5, 2]], "#882255": [[-20, 0]]}
+    assert drawn == {"#999999": [[0, 1], [1, 2]], "#009e73": [[5, 3]], "#882255": [[-20, 0]]}
     with pytest.raises(ValueError, match="no difference to draw"):
         arena_figures.paired_differences(table[table.contender == "MI (head)"], "MI (head)", "points")
 

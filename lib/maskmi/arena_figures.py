@@ -36,8 +36,8 @@ def quality_against_costs(
 
     A contender's line joins the settings that no other of its own beats at as low a cost; its other settings are faint
     dots. Contenders with a setting on the Pareto frontier of passes, drawn as a grey staircase, and the reference have
-    strong colours, the others muted ones. The large panel shows the first cost for the better 60 % of the settings, up
-    to the dearest on the frontier; the small ones show all, one cost each.
+    strong colours, the others muted ones. The large panel shows the first cost for the better 60 % of the settings, but
+    for a few of the dearest; the small ones show all, one cost each.
 
     Args:
         table: of :func:`maskmi.arena.sweep_table`; ``value``, ``low`` and ``high`` are multiplied by ``scale``.
@@ -73,13 +73,13 @@ def quality_against_costs(
 
 
 def _zoom(axes: Axes, table: pd.DataFrame, cost: str) -> None:
-    """Limits that show the better settings, up to the dearest one on the frontier."""
+    """Limits that show the better settings, up to the dearest one on the frontier or most of them."""
     shown = table[table.value >= table.value.quantile(WORSE)]
     last = shown[cost][frontier(shown[cost], shown.value)].max()
     bottom, top = shown.value.min(), table.high.max()
     margin = 0.04 * (top - bottom) or 1.0
     axes.set_ylim(bottom - margin, top + margin)
-    axes.set_xlim(0.9 * shown[cost].min(), 1.1 * last)
+    axes.set_xlim(0.9 * shown[cost].min(), 1.1 * max(last, shown[cost].quantile(0.9)))
 
 
 def _looks(names: Sequence[str], strong: Sequence[str], reference: str) -> dict[str, dict]:
@@ -155,10 +155,9 @@ def paired_differences(
         figure, (row,) = panels(1, len(caps), (11, 1.2 + 0.22 * len(names)), sharey=True, sharex=True)
         for axes, cap in zip(row, caps, strict=True):
             here = table[table.cap == cap]
-            clear = np.sign(here.difference_low) == np.sign(here.difference_high)
-            for part, colour in ((here[~clear], "#999999"), (here[clear & (here.difference > 0)], "#009E73")):
-                _differences(axes, part, names, colour, scale)
-            _differences(axes, here[clear & (here.difference < 0)], names, "#882255", scale)
+            ahead, behind = here.difference_low > 0, here.difference_high < 0
+            for part, colour in ((~ahead & ~behind, "#999999"), (ahead, "#009E73"), (behind, "#882255")):
+                _differences(axes, here[part], names, colour, scale)
             axes.axvline(0, color=OURS, lw=1.2, zorder=1)
             axes.set_xscale("symlog", linthresh=linear, linscale=1.5)
             axes.xaxis.set_major_locator(FixedLocator([sign * k * linear for sign in (-1, 1) for k in (0, 1, 4, 16)]))

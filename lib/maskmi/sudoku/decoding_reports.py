@@ -1,6 +1,6 @@
 """What the Sudoku study says of decoders: tables for figures and statistics, and comparisons at equal passes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ from maskmi.arena import paired_comparison
 from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference
 from maskmi.settings import curve_of, family_of, is_main, label_of
 from maskmi.study import Results
+from maskmi.sudoku.diagnosis import CLASHES
 from maskmi.sudoku.evaluation import solved_by_grade
+from maskmi.sudoku.failures import KINDS
 from maskmi.sudoku.study import puzzle_set, summary
 from maskmi.sudoku.sweep import paper_row
 
@@ -140,3 +142,20 @@ def statistics_row(settings: Mapping[str, Any], outcome: Mapping[str, Tensor]) -
         if settings["test_set"] == "unique":
             row["paper"] = paper
     return row
+
+
+def diagnosis_table(found: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Diagnoses of :func:`maskmi.sudoku.diagnosis.diagnose`, each with its ``label`` and perhaps ``joint_error_nats``, as a table.
+
+    One row each, shares in per cent; NaN where a decoder has no such value.
+    """
+    rows = []
+    for one in found:
+        percent = {key: 100 * one[key] for key in ("follows_singles", "flip_flop", "failed") if key in one}
+        clashes = {f"clash: {name}": 100 * share for name, share in one.get("clashes", {}).items()}
+        kinds = {name: 100 * share for name, share in one.get("kinds", {}).items()}
+        own = {key: one.get(key, np.nan) for key in ("committed", "joint_error_nats", "remasked", "dead", "broken")}
+        rows.append({"decoder": one["label"], "n": one["n"], **own, **percent, **kinds, **clashes})
+    names = ["committed", "joint_error_nats", "follows_singles", "remasked", "flip_flop", "failed", *KINDS]
+    names += [*(f"clash: {name}" for name in CLASHES), "dead", "broken"]
+    return pd.DataFrame(rows).reindex(columns=["decoder", "n", *names])

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from maskmi.decoding.diagnostics import flip_flop_rate
 from maskmi.decoding.loop import Trace
@@ -43,17 +42,3 @@ def diagnose(puzzles: Grids, trace: Trace) -> dict[str, Any]:
         for name in ("dead", "broken"):
             found[name] = float(((bad[f"{name}_step"] + 1) / bad.steps).mean())
     return found
-
-
-def diagnosis_table(found: list[dict[str, Any]]) -> pd.DataFrame:
-    """Diagnoses, each with its ``label``, as a table for reading, one row each, shares in per cent."""
-    rows = []
-    for one in found:
-        percent = {key: 100 * one[key] for key in ("follows_singles", "flip_flop", "failed") if key in one}
-        clashes = {f"clash: {name}": 100 * share for name, share in one.get("clashes", {}).items()}
-        kinds = {name: 100 * share for name, share in one.get("kinds", {}).items()}
-        own = {key: one.get(key, np.nan) for key in ("committed", "remasked", "dead", "broken")}
-        rows.append({"decoder": one["label"], "n": one["n"], **own, **percent, **kinds, **clashes})
-    names = ["committed", "follows_singles", "remasked", "flip_flop", "failed", *KINDS]
-    names += [*(f"clash: {name}" for name in CLASHES), "dead", "broken"]
-    return pd.DataFrame(rows).reindex(columns=["decoder", "n", *names])
