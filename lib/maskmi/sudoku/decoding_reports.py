@@ -145,9 +145,9 @@ def statistics_row(settings: Mapping[str, Any], outcome: Mapping[str, Tensor]) -
 
 
 def diagnosis_table(found: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Diagnoses of :func:`maskmi.sudoku.diagnosis.diagnose`, each with its ``label`` and perhaps ``joint_error_nats``, as a table.
+    """Diagnoses as a table, one row each, shares in per cent; NaN where a decoder has no such value.
 
-    One row each, shares in per cent; NaN where a decoder has no such value.
+    ``found`` is of :func:`maskmi.sudoku.diagnosis.diagnose`, each with its ``label``, perhaps ``joint_error_nats``.
     """
     rows = []
     for one in found:
