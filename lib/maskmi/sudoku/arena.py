@@ -65,7 +65,7 @@ def whole_arena(heads: Mapping[str, PairHead]) -> list[Setting]:
 def tie_arena(name: str) -> list[Setting]:
     """Ensembles of two models, for the ``short`` or the ``whole`` sweep."""
     whole = name == "whole"
-    rounds = (1, 2, 4) if whole else (2,)
+    rounds = (1, 2) if whole else (2,)
     sweep = []
     for steps in rounds:
         own = {"steps": steps, "score": "confidence"}
