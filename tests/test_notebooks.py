@@ -29,9 +29,10 @@ def parameters(path) -> dict[str, object]:
     return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(cell.source).body}
 
 
-def test_the_five_notebooks_of_each_kind_of_study_are_there():
+def test_the_notebooks_of_each_kind_of_study_are_there():
     steps = ["0_pretrain", "1_probe", "2_train", "3_decode", "4_analyze"]
-    assert [path.stem for path in NOTEBOOKS] == len(FOLDERS) * steps
+    found = {folder: [path.stem for path in run.find_notebooks(ROOT / folder)] for folder in FOLDERS}
+    assert found == {"notebooks": [*steps, "5_arena"], "notebooks/protein": steps}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -90,6 +91,10 @@ def test_smoke_run_draws_every_figure(smoke):
         "error_against_budget",
         "grades",
         "estimators",
+        "arena_sweep",
+        "arena_differences",
+        "arena_test",
+        "arena_diagnosis",
     }
     assert {f"sudoku_{name}.png" for name in expected} <= drawn
     for path in smoke.glob("*.png"):
@@ -116,18 +121,31 @@ def test_smoke_statistics_are_whole_and_say_what_was_run(smoke):
     assert all(row["passes"] < sequential["passes"] for row in rows.values() if row["decoder"] != "sequential")
 
 
+def test_smoke_arena_holds_every_decoder_chosen_and_tested(smoke):
+    arena = statistics.load(smoke / "statistics.json")["studies"]["sudoku"]["arena"]
+    assert {row["test_set"] for row in arena["decoding"]} == {"unique-validation", "unique"}
+    chosen = {row["contender"]: row for row in arena["chosen"]}
+    assert {"MI (head)", "MI (head), corrected", "sequential", "KLASS", "Saber", "WINO", "DepCap"} < set(chosen)
+    for row in chosen.values():
+        assert row["n"] == 8 and (row["passes"] <= 30 or row["contender"] == "sequential")
+    assert {one["contender"] for one in arena["diagnostics"]} == set(chosen)
+    assert all(one["n"] == 4 and 0 <= one["follows_singles"] <= 1 for one in arena["diagnostics"])
+
+
 def test_a_second_run_gives_the_same_statistics_from_what_is_stored(smoke, tmp_path):
     """What an interrupted run, started again, relies on: stored results are read, and the rest comes out the same."""
     assert run.main(["--profile", "smoke", "--output", str(tmp_path)]) == 0
     first, second = (statistics.load(folder / "statistics.json")["studies"]["sudoku"] for folder in (smoke, tmp_path))
-    del first["provenance"], second["provenance"]
-    assert first == second
+    assert without(first, "provenance") == without(second, "provenance")
 
 
-def without_times(statistics_of: dict) -> dict:
-    """A study without its provenance and the wall times, which no two runs share."""
-    rows = [{k: v for k, v in row.items() if k != "seconds_per_sequence"} for row in statistics_of["decoding"]]
-    return {k: v for k, v in statistics_of.items() if k != "provenance"} | {"decoding": rows}
+def without(part, *names: str):
+    """Part of a statistics file without the entries of these names, wherever they stand."""
+    if isinstance(part, list):
+        return [without(item, *names) for item in part]
+    if isinstance(part, dict):
+        return {key: without(value, *names) for key, value in part.items() if key not in names}
+    return part
 
 
 def test_a_run_killed_in_the_middle_goes_on_and_gives_the_same_statistics(smoke, tmp_path):
@@ -140,7 +158,8 @@ def test_a_run_killed_in_the_middle_goes_on_and_gives_the_same_statistics(smoke,
     assert process.returncode == -signal.SIGKILL
     assert run.main(command[3:]) == 0
     first, second = (statistics.load(folder / "statistics.json")["studies"]["sudoku"] for folder in (smoke, tmp_path))
-    assert without_times(first) == without_times(second)
+    differ = ("provenance", "seconds_per_sequence")  # no two runs share wall times
+    assert without(first, *differ) == without(second, *differ)
 
 
 def test_a_mistyped_parameter_is_refused_with_the_nearest_name(tmp_path):

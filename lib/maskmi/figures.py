@@ -136,7 +136,7 @@ def learning_curve(rows: pd.DataFrame) -> Figure:
             axes.plot(ordered[column], ordered["r2"], color="#0072B2", marker="o", label="R²")
             axes.plot(ordered[column], ordered["spearman"], color="#D55E00", marker="D", label="Spearman")
             axes.set(xlabel=label)
-            _log_axis(axes, subs=(1.0, 2.0, 5.0) if ordered[column].max() < 50 * ordered[column].min() else (1.0,))
+            log_axis(axes, subs=(1.0, 2.0, 5.0) if ordered[column].max() < 50 * ordered[column].min() else (1.0,))
         left.set(ylabel="held-out score")
         top = max(1.0, rows[["r2", "spearman"]].max().max())
         left.set_ylim(min(0.0, rows[["r2", "spearman"]].min().min()) - 0.02, top + 0.02)
@@ -186,7 +186,7 @@ def quality_against_passes(
                     axes.plot(points["passes"], points["value"], ls="", marker=_marker(family), zorder=4, **paint)
             if name:
                 axes.set_title(name, fontsize="medium")
-            _log_axis(axes)
+            log_axis(axes)
         _outer_labels(grid, len(names), xlabel, ylabel)
         hollow = {"marker": "o", "markerfacecolor": "white", "markeredgecolor": INK, "ls": ""}
         extra = [] if reference is None else [plt.Line2D([], [], label="published", **hollow)]
@@ -396,7 +396,7 @@ def nats_axis(axes: Axes, which: str, values: ArrayLike, threshold: float) -> No
     getattr(axes, f"set_{which}lim")(bottom, 1.5 * high)
 
 
-def _log_axis(axes: Axes, subs: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
+def log_axis(axes: Axes, subs: tuple[float, ...] = (1.0, 2.0, 5.0)) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=subs))
     axes.xaxis.set_minor_locator(NullLocator() if len(subs) > 1 else LogLocator(subs=range(2, 10)))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from maskmi.decoding import Decision, EntropyBounded, MIGuided, View
+from maskmi.decoding import Corrected, Decision, EntropyBounded, MIGuided, View
 
 Setting = tuple[dict[str, Any], Callable[[View], Decision]]
 #: Part of a matrix's name: the family that such a decoder is drawn as.
@@ -14,6 +14,43 @@ FAMILIES = {
     "probed": "mi_oracle",
 }
 MAIN_MATRICES = ("head", "head: tv", "attention", "probed", "probed: jacobian")
+#: Decoders whose name in figures is not that of their settings.
+TITLES = {
+    "agdo": "AGDO's order",
+    "dapd": "DAPD",
+    "depcap": "DepCap",
+    "info_gain": "Info-Gain",
+    "klass": "KLASS",
+    "p2": "P2",
+    "punt": "PUNT",
+    "remdm_cap": "ReMDM cap",
+    "remdm_loop": "ReMDM loop",
+    "saber": "Saber",
+    "tie": "TIE",
+    "wino": "WINO",
+}
+#: What a setting is named by beside its curve, in this order.
+SYMBOLS = {
+    "k": "k",
+    "n": "n",
+    "block": "B",
+    "shortest": "L",
+    "steps": "T",
+    "budget": "γ",
+    "gamma": "γ",
+    "threshold": "τ",
+    "threshold_back": "τ back",
+    "low": "τ low",
+    "high": "τ high",
+    "confidence": "c",
+    "bypass": "bypass",
+    "factor": "f",
+    "kl": "ε",
+    "epsilon": "ε",
+    "eta": "η",
+    "history": "history",
+    "dependence": "δ",
+}
 
 
 def mi_setting(
@@ -36,6 +73,18 @@ def entropy_bounded_setting(budget: float, proxy: str = "entropy") -> Setting:
     """Entropy-bounded decoding with its description."""
     settings = {"decoder": "entropy_bounded", "budget": budget, "proxy": proxy}
     return settings, EntropyBounded(budget, proxy)
+
+
+def setting_of(decoder: str, kind: Callable[..., Callable[[View], Decision]], **options: Any) -> Setting:
+    """A decoder that its arguments ``options`` describe, under the name ``decoder``."""
+    return {"decoder": decoder, **options}, kind(**options)
+
+
+def corrected_setting(inner: Setting, threshold: float, *, every: int = 1, dependence: float | None = None) -> Setting:
+    """MI-guided decoding with the leave-one-out check after its steps; ``inner`` is of :func:`mi_setting`."""
+    settings, decoder = inner
+    own = {"threshold": threshold, "every": every} | ({} if dependence is None else {"dependence": dependence})
+    return settings | {"decoder": "corrected", **own}, Corrected(decoder, threshold, every, dependence)
 
 
 def each_once(sweep: Iterable[Setting]) -> Iterator[Setting]:
@@ -68,11 +117,21 @@ def family_of(settings: Mapping[str, Any]) -> str:
 
 
 def curve_of(settings: Mapping[str, Any]) -> str:
-    """Name of the curve that a setting lies on: all but the parameter that trades passes for quality."""
-    if settings["decoder"] == "entropy_bounded":
+    """Name of the curve that a setting lies on: all but the parameters that trade passes for quality."""
+    decoder = settings["decoder"]
+    if decoder == "corrected":
+        return f"{curve_of({**settings, 'decoder': 'mi_guided'})}, corrected"
+    if decoder == "entropy_bounded":
         return "EB" if settings["proxy"] == "entropy" else f"EB by {settings['proxy']}"
-    if settings["decoder"] != "mi_guided":
-        return settings["decoder"].replace("_", " ")
+    if decoder == "mi_guided":
+        return _mi_curve(settings)
+    name = TITLES.get(decoder, decoder.replace("_", " "))
+    name += f" ({settings['matrix']})" if "matrix" in settings else ""
+    name += f" ({settings['inner'].replace('_', ' ')})" if "inner" in settings else ""
+    return name + (", leave-one-out" if settings.get("check") == "leave_one_out" else "")
+
+
+def _mi_curve(settings: Mapping[str, Any]) -> str:
     if settings["lam"] == 0:
         return "entropy only (λ=0)"
     name = f"MI ({settings['matrix']})"
@@ -82,9 +141,14 @@ def curve_of(settings: Mapping[str, Any]) -> str:
     return name + (" threshold" if settings["reading"] == "threshold" else "")
 
 
+def contender_of(settings: Mapping[str, Any]) -> str:
+    """The decoder that a setting stands for where decoders compete: its curve, whatever a budget's reading or proxy."""
+    common = {"reading": "cumulative", "proxy": "entropy"}
+    return curve_of({**settings, **{key: value for key, value in common.items() if key in settings}})
+
+
 def label_of(settings: Mapping[str, Any]) -> str:
     """A short name of one setting: its curve and where on it."""
-    for key, symbol in {"k": "k", "budget": "γ", "threshold": "τ", "factor": "f"}.items():
-        if key in settings:
-            return f"{curve_of(settings)} {symbol}={settings[key]:g}"
-    return curve_of(settings)
+    shown = [f"{symbol}={settings[key]:g}" for key, symbol in SYMBOLS.items() if key in settings]
+    shown += [f"every {settings['every']}"] if settings.get("every", 1) > 1 else []
+    return " ".join([curve_of(settings), *shown])

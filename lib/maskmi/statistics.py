@@ -1,7 +1,11 @@
 """The statistics file of a run: writing, merging, checking, and the README's results table that is generated from it.
 
-The analyse notebook of each study writes ``statistics.<study>.json``; the run merges these into ``statistics.json``.
-Both have one form: ``{"schema": 1, "provenance": {...}, "studies": {name: {...}}}``. What was not measured is absent.
+The analyse notebook of each study writes ``statistics.<study>.json``, its arena notebook adds a section to it, and the
+run merges these into ``statistics.json``. Both files have one form::
+
+    {"schema": 1, "provenance": {...}, "studies": {name: {...}}}
+
+What was not measured is absent.
 
 Run as ``python -m maskmi.statistics README.md`` this rewrites the table between the README's markers.
 """
@@ -19,7 +23,9 @@ from maskmi.artefacts import write_atomically
 SCHEMA = 1
 PROVENANCE = {"profile", "seed", "device", "dtype", "threads", "code_revision", "versions", "created"}
 REQUIRED = {"backbone": {"name", "parameters", "sha256"}, "head": {"parameters", "sha256"}}
-SECTIONS = {"backbone", "head", "probing", "structure", "decoding", "comparisons", "provenance"}
+SECTIONS = {"backbone", "head", "probing", "structure", "decoding", "comparisons", "arena", "provenance"}
+ARENA = {"reference", "caps", "decoding", "chosen", "provenance"}
+CHOSEN = {"contender", "label", "n", "passes", "score"}
 ROW = {"decoder", "settings", "n", "passes", "metrics"}
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 AS_PERCENT = {"solved", "valid"}
@@ -35,6 +41,33 @@ def write_study(folder: str | Path, study: str, results: dict, provenance: dict)
     statistics = plain({"schema": SCHEMA, "provenance": provenance, "studies": {study: own}})
     path = Path(folder) / f"statistics.{study}.json"
     _write(path, statistics)
+    return path
+
+
+def write_arena(folder: str | Path, study: str, arena: dict, backbone: dict, provenance: dict) -> Path:
+    """Check and put the arena's results into ``statistics.<study>.json``, beside what is there; the path.
+
+    Where the file is not there yet, one is begun that holds nothing else. Writing a study's other results, by
+    :func:`write_study`, begins it anew.
+
+    Raises:
+        ValueError: where the file is of another profile or backbone, or as of :func:`write_study`.
+    """
+    path = Path(folder) / f"statistics.{study}.json"
+    if path.exists():
+        statistics = load(path)
+        held = statistics["studies"][study]
+        for what, found, own in (
+            ("profile", held["provenance"]["profile"], provenance["profile"]),
+            ("backbone", held["backbone"]["sha256"], backbone["sha256"]),
+        ):
+            if found != own:
+                raise ValueError(f"{path.name} is of {what} {found}, not {own}: choose another folder, or delete it")
+    else:
+        empty = {"backbone": backbone, "decoding": [], "provenance": provenance}
+        statistics = {"schema": SCHEMA, "provenance": provenance, "studies": {study: empty}}
+    statistics["studies"][study]["arena"] = {**arena, "provenance": provenance}
+    _write(path, plain(statistics))
     return path
 
 
@@ -92,6 +125,18 @@ def validate(statistics: dict) -> None:
                 _has(study[section], required, f"{where}.{section}")
         for index, row in enumerate(study["decoding"]):
             _decoding_row(row, f"{where}.decoding[{index}]")
+        if "arena" in study:
+            _arena(study["arena"], f"{where}.arena")
+
+
+def _arena(arena: dict, where: str) -> None:
+    _has(arena, ARENA, where)
+    _has(arena["provenance"], PROVENANCE, f"{where}.provenance")
+    for index, row in enumerate(arena["decoding"]):
+        _decoding_row(row, f"{where}.decoding[{index}]")
+    for index, row in enumerate(arena["chosen"]):
+        _has(row, CHOSEN, f"{where}.chosen[{index}]")
+        _has(row["score"], {"value", "low", "high"}, f"{where}.chosen[{index}].score")
 
 
 def _decoding_row(row: dict, where: str) -> None:

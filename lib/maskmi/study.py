@@ -250,22 +250,22 @@ def decoded(
         "decoded",
         make,
         parameters={"settings": dict(settings), "seed": seed, "temperature": temperature, "joint": n_joint_error},
-        inputs=backbone.identity | dict(inputs or {"tokens": tokens}) | {"head": _head_of(decoder)},
+        inputs=backbone.identity | dict(inputs or {"tokens": tokens}) | {"head": head_of(decoder)},
         # Not the whole package: another decoder's code is none of this one's business.
-        code=["maskmi.decoding.loop", "maskmi.decoding.joint_error", *_modules(decoder)],
+        code=["maskmi.decoding.loop", "maskmi.decoding.joint_error", *modules_of(decoder)],
     )
 
 
-def _head_of(decoder: Decoder) -> str:
+def head_of(decoder: Decoder) -> str:
     """SHA-256 of the weights of the head that a decoder reads."""
     head = getattr(getattr(decoder, "pairwise", None), "head", None)
     return "none" if head is None else tensor_sha256(head.state_dict())
 
 
-def _modules(decoder: Decoder) -> list[str]:
-    """Modules of a decoder, its matrix's source and the head that this reads."""
+def modules_of(decoder: Decoder) -> list[str]:
+    """Modules of a decoder, the one within it, its matrix's source and the head that this reads."""
     source = getattr(decoder, "pairwise", None)
-    parts = [decoder, source, getattr(source, "head", None)]
+    parts = [decoder, getattr(decoder, "inner", None), source, getattr(source, "head", None)]
     return sorted({type(part).__module__ for part in parts if part is not None})
 
 

@@ -1,16 +1,19 @@
 """What the Sudoku study says of decoders: tables for figures and statistics, and comparisons at equal passes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from maskmi.arena import paired_comparison
 from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference
 from maskmi.settings import curve_of, family_of, is_main, label_of
 from maskmi.study import Results
+from maskmi.sudoku.diagnosis import CLASHES
 from maskmi.sudoku.evaluation import solved_by_grade
+from maskmi.sudoku.failures import KINDS
 from maskmi.sudoku.study import puzzle_set, summary
 from maskmi.sudoku.sweep import paper_row
 
@@ -141,29 +144,18 @@ def statistics_row(settings: Mapping[str, Any], outcome: Mapping[str, Tensor]) -
     return row
 
 
-def paired_comparison(reference: Results, rivals: Results) -> pd.DataFrame:
-    """Each rival against a reference decoder at the same mean passes, puzzle by puzzle.
+def diagnosis_table(found: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Diagnoses as a table, one row each, shares in per cent; NaN where a decoder has no such value.
 
-    The reference's outcome at a rival's passes is interpolated, for every puzzle, between its two settings with the
-    nearest mean passes on both sides. A rival with more passes than any of them meets the one with the most, whose
-    passes are then ``reference_passes``; one with fewer passes than any is left out. ``difference`` is the share
-    solved by the rival less the reference's, with a 95 % paired bootstrap interval over the puzzles.
+    ``found`` is of :func:`maskmi.sudoku.diagnosis.diagnose`, each with its ``label``, perhaps ``joint_error_nats``.
     """
-    curve = [(o["passes"].double().mean().item(), o["solved"].double().numpy()) for _, o in reference]
-    curve.sort(key=lambda point: point[0])
-    curve = [point for i, point in enumerate(curve) if not i or point[0] > curve[i - 1][0]]
     rows = []
-    for settings, outcome in rivals:
-        passes, solved = outcome["passes"].double().mean().item(), outcome["solved"].double().numpy()
-        if not curve or passes < curve[0][0]:
-            continue
-        met = min(passes, curve[-1][0])
-        above = next(i for i, (p, _) in enumerate(curve) if p >= met)
-        (low, first), (high, second) = curve[max(0, above - 1)], curve[above]
-        weight = (met - low) / (high - low) if above else 1.0
-        difference = paired_difference(solved, (1 - weight) * first + weight * second)
-        row = {"decoder": label_of(settings), "passes": passes, "n": len(solved), "solved": solved.mean()}
-        row |= {"reference": solved.mean() - difference.value, "reference_passes": met}
-        row |= {"difference": difference.value, "low": difference.low, "high": difference.high}
-        rows.append(row)
-    return pd.DataFrame(rows)
+    for one in found:
+        percent = {key: 100 * one[key] for key in ("follows_singles", "flip_flop", "failed") if key in one}
+        clashes = {f"clash: {name}": 100 * share for name, share in one.get("clashes", {}).items()}
+        kinds = {name: 100 * share for name, share in one.get("kinds", {}).items()}
+        own = {key: one.get(key, np.nan) for key in ("committed", "joint_error_nats", "remasked", "dead", "broken")}
+        rows.append({"decoder": one["label"], "n": one["n"], **own, **percent, **kinds, **clashes})
+    names = ["committed", "joint_error_nats", "follows_singles", "remasked", "flip_flop", "failed", *KINDS]
+    names += [*(f"clash: {name}" for name in CLASHES), "dead", "broken"]
+    return pd.DataFrame(rows).reindex(columns=["decoder", "n", *names])
