@@ -1,4 +1,4 @@
-"""Figures of proteins: MI maps, maps against contacts, precision at contacts, quality against variety.
+"""Figures of proteins: training, MI maps, maps against contacts, precision at contacts, quality against variety.
 
 Matrices over pairs of residues are [L, L]. Positions are counted from 1, as in sequence files.
 """
@@ -13,11 +13,45 @@ from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from maskmi.figures import CYCLE, FAMILIES, INK, colour_of, panels, style
+from maskmi.figures import CYCLE, FAMILIES, INK, OTHER, colour_of, panels, style
 
 VISIBLE = "#E4E4E4"
 HEAT = sns.color_palette("rocket_r", as_cmap=True)
 CONTACT = ListedColormap(["white", "#4D4D4D"])
+
+
+def training_curve(log: pd.DataFrame) -> Figure:
+    """Losses of a training run, and that of held-out sequences by how much of them is masked, both in nats a residue.
+
+    Args:
+        log: of :func:`maskmi.protein.pretrain.train`: shown, loss, validation_loss, validation_loss_by_mask_ratio (a
+            list of the losses at mask ratios in bins of equal width from 0 to 1; None where nothing was masked).
+    """
+    missing = [
+        name for name in ("shown", "loss", "validation_loss", "validation_loss_by_mask_ratio") if name not in log
+    ]
+    if missing or not len(log):
+        raise ValueError(f"a training log needs rows of shown, losses: it lacks {', '.join(missing) or 'rows'}")
+    by_ratio = np.array(log["validation_loss_by_mask_ratio"].tolist(), dtype=float)
+    edges = np.linspace(0, 100, by_ratio.shape[1] + 1)
+    with style():
+        figure, ((left, right),) = panels(1, 2, (8, 3.2), sharex=True, sharey=True)
+        shown, marker = log["shown"] / 1000, "." if len(log) <= 40 else None
+        left.plot(shown, log["loss"], color="#0072B2", marker=marker, label="training batches")
+        left.plot(shown, log["validation_loss"], color="#D55E00", marker=marker, label="held-out sequences")
+        for low, high, losses, colour in zip(
+            edges, edges[1:], by_ratio.T, sns.color_palette("viridis", len(edges) - 1), strict=False
+        ):
+            right.plot(shown, losses, color=colour, marker=marker, label=f"{low:.0f}–{high:.0f} % masked")
+        for axes in (left, right):
+            axes.set(xlabel="sequences shown (thousands)")
+            axes.axhline(
+                np.log(20), color=OTHER, lw=1, ls=(0, (4, 3)), label="no idea, log 20" if axes is left else None
+            )
+        left.set(ylabel="cross-entropy (nats a masked residue)")
+        left.legend()
+        right.legend(title="held-out sequences", fontsize="small")
+    return figure
 
 
 def mi_maps(matrices: Mapping[str, ArrayLike], masked: ArrayLike, unit: str = "mutual information (nats)") -> Figure:

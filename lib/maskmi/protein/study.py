@@ -21,7 +21,7 @@ from maskmi.protein.antiberty import SHA256 as ANTIBERTY_SHA256
 from maskmi.protein.antiberty import load_antiberty
 from maskmi.protein.data import load_antibodies, load_proteins
 from maskmi.protein.esmc import SHA256 as ESMC_300M_SHA256
-from maskmi.protein.esmc import find_esmc_300m, load_esmc_300m, load_esmc_small
+from maskmi.protein.esmc import Layout, find_esmc_300m, load_esmc_300m, load_esmc_small
 from maskmi.protein.evaluation import judged, recovered
 from maskmi.protein.relations import relations
 from maskmi.settings import Setting
@@ -63,7 +63,9 @@ def load_backbone(
         network, digest, metadata = load_esmc_300m(path, **how), ESMC_300M_SHA256, {"source": path.name}
     elif study == "esmc_small":
         path = checkpoint_path(study, checkpoint, artefacts)
-        network, digest, metadata = load_esmc_small(path, **how), sha256(path), load_checkpoint(path)[1]
+        metadata = load_checkpoint(path, made_by="0_pretrain with train = True")[1]
+        layout = Layout(*(metadata["recipe"][size] for size in Layout._fields))
+        network, digest = load_esmc_small(path, layout=layout, **how), sha256(path)
     else:
         raise ValueError(f"there is no study {study!r}; choose among {', '.join(STUDIES)}")
     network.requires_grad_(False)
