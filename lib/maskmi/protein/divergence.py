@@ -210,7 +210,8 @@ def clusters(tokens: Tensor, identity: float = 0.6) -> np.ndarray:
     strings = _strings(tokens)
     label, first = np.empty(len(strings), dtype=np.int64), []
     for i, string in enumerate(strings):
-        near = np.flatnonzero(_identities([string], [strings[k] for k in first])[0] >= identity) if first else []
+        shared = _identities([string], [strings[k] for k in first])[0] if first else np.empty(0)
+        near = np.flatnonzero(shared >= identity - 1e-6)  # they are float32
         label[i] = near[0] if len(near) else len(first)
         if not len(near):
             first.append(i)
