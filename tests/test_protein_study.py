@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from maskmi.artefacts import Artefacts
-from maskmi.decoding import Sequential
+from maskmi.decoding import Naive, Sequential
 from maskmi.head import PairHead
 from maskmi.protein import study, sweep
 from maskmi.protein.adapter import PADDING
@@ -59,19 +59,34 @@ def test_the_v_genes_are_those_of_the_natural_chains():
     assert [gene_of[chain].split("*")[0] for chain in chains] == genes
 
 
-def test_a_checkpoint_is_read_at_the_size_it_was_trained_at(tmp_path):
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder of artefacts with a trained esmc_small of one layer."""
+    folder = tmp_path_factory.mktemp("tiny")
     recipe = Recipe(width=32, heads=1, layers=1, steps=1, micro_tokens=64, micro_batches=1, warmup_steps=1)
-    train(recipe, ["ACDEFGHIKL"] * 3, ["ACDEFGHIKL"], tmp_path / "pretrained")
-    backbone = study.load_backbone("esmc_small", checkpoint="trained", artefacts=tmp_path)
+    train(recipe, ["ACDEFGHIKL"] * 3, ["ACDEFGHIKL"], folder / "pretrained")
+    return folder
+
+
+def test_a_checkpoint_is_read_at_the_size_it_was_trained_at(tiny, tmp_path):
+    backbone = study.load_backbone("esmc_small", checkpoint="trained", artefacts=tiny)
     assert backbone.model.hidden_size == 32 and backbone.metadata["recipe"]["layers"] == 1
     with pytest.raises(FileNotFoundError, match="0_pretrain with train = True"):
-        study.load_backbone("esmc_small", checkpoint="trained", artefacts=tmp_path / "elsewhere")
+        study.load_backbone("esmc_small", checkpoint="trained", artefacts=tmp_path)
 
 
-def test_slow_samples_have_other_noise_than_the_sweep(tmp_path, monkeypatch):
-    recipe = Recipe(width=32, heads=1, layers=1, steps=1, micro_tokens=64, micro_batches=1, warmup_steps=1)
-    train(recipe, ["ACDEFGHIKL"] * 3, ["ACDEFGHIKL"], tmp_path / "pretrained")
-    backbone = study.load_backbone("esmc_small", checkpoint="trained", artefacts=tmp_path)
+def test_gaps_are_filled_from_the_same_states_by_each_decoder(tiny, tmp_path):
+    backbone = study.load_backbone("esmc_small", checkpoint="trained", artefacts=tiny)
+    sweep = iter([({"decoder": "naive", "k": k}, Naive(k)) for k in (20, 60)])
+    results = study.infilled(backbone, Artefacts(tmp_path), sweep, 2, n_joint_error=1)
+    assert [settings["test_set"] for settings, _ in results] == ["infilling"] * 2
+    half = ((study.natural("esmc_small", "reference")[:2] != PADDING).sum(1) // 2).tolist()
+    assert [outcome["passes"].tolist() for _, outcome in results] == [[-(-n // k) for n in half] for k in (20, 60)]
+    assert all(outcome["recovery"].shape == (2,) for _, outcome in results)
+
+
+def test_slow_samples_have_other_noise_than_the_sweep(tiny, tmp_path, monkeypatch):
+    backbone = study.load_backbone("esmc_small", checkpoint="trained", artefacts=tiny)
     monkeypatch.setattr(study, "LENGTHS", (8, 12))
     monkeypatch.setattr(study, "starting_lengths", lambda name, count, seed: study.random_lengths(count, seed, 8, 12))
     store = Artefacts(tmp_path / "store")

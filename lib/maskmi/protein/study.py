@@ -33,7 +33,7 @@ STUDIES = ("esmc_small", "antiberty", "esmc_300m")
 HEAD_WIDTH = {"esmc_small": 128, "antiberty": 256, "esmc_300m": 384}  # the last gives 818,305 parameters
 LENGTHS = (50, 100)  # residues of what is generated from nothing (paper)
 HEAVY_END = "TVSS"  # of heavy chains
-INFILLING = {"half": "infilling", "loops": "CDR infilling"}  # test sets, by what is masked
+INFILLING = ("infilling", "CDR infilling")  # test sets, the second of antibodies alone
 CONTEXT_SEEDS = {"train": 4_000_001, "held_out": 4_000_002}
 #: Natural proteins by what they are for: contexts to probe, and generated sequences to be compared with.
 SPLITS = {"train": "train", "held_out": "validation", "reference": "test"}
@@ -231,37 +231,34 @@ def slow_samples(
 
 
 def infilled(
-    backbone: Backbone,
-    store: Artefacts,
-    sweep: Iterable[Setting],
-    count: int,
-    *,
-    masked: str = "half",
-    seed: int = 0,
-    **options: Any,
+    backbone: Backbone, store: Artefacts, sweep: Iterable[Setting], count: int, *, seed: int = 0, **options: Any
 ) -> Results:
     """``(settings, outcome)`` of each decoder on ``count`` natural sequences with some of their residues masked.
 
-    An outcome holds what :func:`maskmi.protein.evaluation.recovered` keeps. Values are drawn at temperature 1; stored.
-
-    Args:
-        masked: ``half`` of the residues, at random, or the ``loops`` of antibodies, the complementarity-determining
-            regions.
+    A random half (test set ``infilling``); for antibodies also the complementarity-determining regions (``CDR
+    infilling``). An outcome holds what :func:`maskmi.protein.evaluation.recovered` keeps. Values are drawn at
+    temperature 1; stored.
     """
-    truth = natural(backbone.name, "reference")[:count]
-    states = truth.masked_fill((half_of if masked == "half" else loops_of)(truth, seed), MASK)
-    return run_sweep(
-        backbone,
-        store,
-        sweep,
-        states,
-        name=INFILLING[masked],
-        judge=lambda tokens: recovered(backbone.model, tokens, states, truth),
-        inputs={"states": states, "truth": truth},
-        seed=seed,
-        temperature=1.0,
-        **options,
-    )
+    truth, sweep = natural(backbone.name, "reference")[:count], list(sweep)
+    masked = {INFILLING[0]: half_of(truth, seed)}
+    if backbone.name == "antiberty":
+        masked[INFILLING[1]] = loops_of(truth)
+    results = []
+    for name, where in masked.items():
+        states = truth.masked_fill(where, MASK)
+        results += run_sweep(
+            backbone,
+            store,
+            sweep,
+            states,
+            name=name,
+            judge=lambda tokens, states=states: recovered(backbone.model, tokens, states, truth),
+            inputs={"states": states, "truth": truth},
+            seed=seed,
+            temperature=1.0,
+            **options,
+        )
+    return results
 
 
 def half_of(truth: Tensor, seed: int) -> Tensor:
@@ -271,8 +268,8 @@ def half_of(truth: Tensor, seed: int) -> Tensor:
     return level.argsort(1).argsort(1) < (real.sum(1) // 2)[:, None]
 
 
-def loops_of(truth: Tensor, seed: int = 0) -> Tensor:
-    """The three complementarity-determining regions of each antibody: bool [N, L]; ``seed`` has no effect."""
+def loops_of(truth: Tensor) -> Tensor:
+    """The three complementarity-determining regions of each antibody: bool [N, L]."""
     inside = torch.zeros_like(truth, dtype=torch.bool)
     for row, sequence in zip(inside, to_sequences(truth), strict=True):
         row[: len(sequence)] = torch.from_numpy(loops(sequence))
