@@ -1,4 +1,3 @@
-import importlib.util
 import sys
 
 import numpy as np
@@ -6,7 +5,7 @@ import pytest
 
 from maskmi.metrics import wilson_interval
 from maskmi.protein import antibodies
-from maskmi.protein.antibodies import are_heavy_domains, cdr3, clones, has, heavy_domain_share, variable_domain
+from maskmi.protein.antibodies import are_heavy_domains, cdr3, clones, has, heavy_domain_share, loops, variable_domain
 from maskmi.protein.data import load_antibodies
 
 # Trastuzumab: the variable domains of its heavy and kappa chain.
@@ -22,12 +21,7 @@ BETA = (
 )
 UBIQUITIN = "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG"
 
-needs_immunum = pytest.mark.skipif(
-    importlib.util.find_spec("immunum") is None, reason="immunum is not installed: it numbers antibodies"
-)
 
-
-@needs_immunum
 def test_numbering_of_a_heavy_chain_with_what_stands_around_it():
     domain = variable_domain("MEFGLSWVFLVAILKGVQC" + HEAVY + "ASTKGPSVFPLAP")  # signal peptide, constant region
     assert (domain.chain, domain.query_start, domain.query_end) == ("H", 19, 19 + len(HEAVY) - 1)
@@ -37,7 +31,6 @@ def test_numbering_of_a_heavy_chain_with_what_stands_around_it():
     assert cdr3(domain.numbering) == HEAVY[96:109] == "SRWGGDGFYAMDY"
 
 
-@needs_immunum
 def test_only_heavy_domains_with_the_conserved_residues_are_accepted():
     assert [variable_domain(sequence).chain for sequence in (HEAVY, KAPPA, BETA)] == ["H", "K", "B"]
 
@@ -54,7 +47,6 @@ def test_only_heavy_domains_with_the_conserved_residues_are_accepted():
     assert are_heavy_domains([*accepted, without(111)], complete=True).tolist() == [True, False, True, True, False]
 
 
-@needs_immunum
 def test_share_with_its_interval():
     assert heavy_domain_share([HEAVY] * 3 + [KAPPA]) == wilson_interval(3, 4)
     assert heavy_domain_share([HEAVY, HEAVY[:100]], complete=True).value == 0.5
@@ -62,7 +54,6 @@ def test_share_with_its_interval():
         heavy_domain_share([])
 
 
-@needs_immunum
 def test_natural_heavy_chains_are_accepted():
     natural = [row.sequence for row in load_antibodies("repertoire", one_per_clone=True)[:100]]
     assert are_heavy_domains(natural).all() and are_heavy_domains(natural, complete=True).mean() > 0.95
@@ -78,6 +69,19 @@ def test_without_immunum_the_error_says_what_to_install(monkeypatch):
 def test_cdr3_keeps_insertions():
     numbering = {"104": "C", "105": "A", "111": "G", "111A": "S", "111AB": "T", "112A": "Y", "117": "D", "118": "W"}
     assert cdr3(numbering) == "AGSTYD"
+
+
+def test_loops_are_where_imgt_has_them():
+    """Trastuzumab's by IMGT: GFNIKDTY, IYPTNGYT, SRWGGDGFYAMDY; also behind a signal peptide."""
+    for before in ("", "MEFGLSWVFLVAILKGVQC"):
+        inside = loops(before + HEAVY)
+        assert len(inside) == len(before) + len(HEAVY)
+        starts = np.flatnonzero(np.diff(inside.astype(int)) == 1) + 1
+        assert [(before + HEAVY)[start : start + 3] for start in starts] == ["GFN", "IYP", "SRW"]
+        kept = "".join(letter for letter, loop in zip(before + HEAVY, inside, strict=True) if loop)
+        assert kept == "GFNIKDTY" + "IYPTNGYT" + "SRWGGDGFYAMDY"
+    with pytest.raises(ValueError, match="no variable domain"):
+        loops(UBIQUITIN)
 
 
 def test_clones_are_linked_by_steps():

@@ -171,6 +171,14 @@ def test_diversity_by_hand():
         d.diversity(tokens_of("AC"))
 
 
+def test_clusters_are_greedy_from_the_first_members():
+    tokens = tokens_of("AAAAA", "AAACC", "CCCCC", "AACCC", "A", "AAAAC")
+    # With AAAAA AAACC shares 3 of 5, CCCCC none, AACCC 2 (but 3 with CCCCC), A 1 and AAAAC 4.
+    assert d.clusters(tokens).tolist() == [0, 0, 1, 1, 2, 0]
+    assert d.clusters(tokens, identity=0.8).tolist() == [0, 1, 2, 1, 3, 0]
+    assert d.clusters(tokens_of("ACD")).tolist() == [0]
+
+
 def test_longest_runs_by_hand():
     tokens = tokens_of("AAC", "ACCCCCA", "A", "ACACAAA", "CCCCCCC")
     assert d.longest_runs(tokens).tolist() == [2, 5, 1, 3, 7]
@@ -197,6 +205,18 @@ def test_pseudo_perplexity_of_a_chain_by_hand():
     found = d.pseudo_perplexity(model, torch.tensor([[0, 0, 0], [0, 1, 0]])).value
     expected = [(0.9 * 0.9 * 0.81 / 0.82) ** (-1 / 3), (0.1 * 0.1 * 0.01 / 0.82) ** (-1 / 3)]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_pseudo_perplexity_of_chosen_positions_alone():
+    # As above: the end of 000 is .9 likely, the middle .81/.82.
+    model, tokens = TabularModel.chain(3, 2), torch.tensor([[0, 0, 0], [0, 0, 0]])
+    where = torch.tensor([[True, False, False], [True, True, False]])
+    found = d.pseudo_perplexity(model, tokens, where=where)
+    expected = [1 / 0.9, (0.9 * 0.81 / 0.82) ** (-1 / 2)]
+    torch.testing.assert_close(found.value, torch.tensor(expected, dtype=torch.float64))
+    assert found.passes.tolist() == [1, 2]
+    with pytest.raises(ValueError, match="sequence 1 has no residue"):
+        d.pseudo_perplexity(model, tokens, where=where & torch.tensor([[True], [False]]))
 
 
 def test_pseudo_perplexity_does_not_depend_on_the_batch():

@@ -121,6 +121,13 @@ def test_quality_panels_carry_points_intervals_and_published_points():
     assert legend_labels(figure) == ["sequential", "naive", "MI-guided", "published"]
 
 
+def test_two_sequential_decoders_have_lines_of_their_own():
+    rows = quality_rows().iloc[[0, 0, 1]].drop(columns="panel").assign(label=["least entropy", "random", "naive"])
+    (axes,) = figures.quality_against_passes(rows).axes
+    styles = {container.get_label(): container.lines[0].get_linestyle() for container in axes.containers}
+    assert (styles["least entropy"], styles["random"]) == ("--", ":")
+
+
 def test_labels_split_a_family_into_curves_of_its_colour():
     rows = quality_rows().drop(columns="panel").assign(label=["sequential", "a", "b", None, "sequential", "a"])
     (axes,) = figures.quality_against_passes(rows).axes

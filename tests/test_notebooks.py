@@ -162,6 +162,62 @@ def test_a_run_killed_in_the_middle_goes_on_and_gives_the_same_statistics(smoke,
     assert without(first, *differ) == without(second, *differ)
 
 
+@pytest.fixture(scope="module")
+def protein_smoke(tmp_path_factory):
+    """The five protein notebooks on a tiny ESM-C, which the first of them trains."""
+    output = tmp_path_factory.mktemp("protein smoke")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASKMI_PROFILE", "smoke")
+        status = run.main(["--profile", "smoke", "--study", "esmc_small", "--output", str(output), "--fresh"])
+    assert status == 0
+    return output
+
+
+def test_protein_smoke_run_draws_every_figure(protein_smoke):
+    drawn = {path.name for path in protein_smoke.glob("*.png")}
+    expected = {
+        *("training", "mi_map_probed", "estimators", "calibration", "mi_map", "learning_curve", "writing_steps"),
+        *("jsd_2mer_against_passes", "jsd_3mer_against_passes", "log_pseudo_perplexity_against_passes", "variety"),
+        *("error_against_budget", "infilling_recovery", "infilling_log_pseudo_perplexity"),
+        *("contact_precision", "contact_maps"),
+    }
+    assert drawn == {f"esmc_small_{name}.png" for name in expected}
+    for path in protein_smoke.glob("*.png"):
+        with Image.open(path) as image:
+            low, high = image.convert("L").getextrema()
+            assert min(image.size) > 200 and high - low > 100, path.name  # not blank
+
+
+def test_protein_smoke_statistics_are_whole_and_say_what_was_run(protein_smoke):
+    found = statistics.load(protein_smoke / "statistics.json")
+    study = found["studies"]["esmc_small"]
+    assert found["provenance"]["profile"] == "smoke"
+    assert study["backbone"]["training"]["recipe"]["width"] == 32
+    assert study["head"]["contexts"] == 12 and study["head"]["passes"] > 12
+    assert set(study["head"]["labels"]) == {"entropy_drop", "mixture", "tv"}
+    precision = {(row["method"], row["cut"]): row["value"] for row in study["structure"]["contact_precision"]}
+    methods = {"distance", "attention", "head: mixture", "probed: mixture", "probed: jacobian", "chance"}
+    assert {(method, cut) for method in methods for cut in ("L", "L/2", "L/5")} <= set(precision)
+    assert all(0 <= value <= 1 for value in precision.values())
+    by_set = {
+        name: [row for row in study["decoding"] if row["test_set"] == name] for name in ("unconditional", "infilling")
+    }
+    assert len(by_set["unconditional"]) == len(by_set["infilling"]) == len(study["decoding"]) / 2
+    for row in by_set["unconditional"]:
+        assert row["n"] == 8 and 0 < row["passes"] <= 100
+        assert {"jsd_2mer", "jsd_3mer_random", "jsd_2mer_entropy", "distance", "clusters"} <= set(row["metrics"])
+        assert 0 < row["metrics"]["jsd_2mer"]["value"] < 0.7  # at most log 2
+    assert {name for name in study["structure"]["natural"]} >= {
+        "jsd_2mer",
+        "jsd_3mer",
+        "log_pseudo_perplexity",
+        "clusters",
+    }
+    sequential = [row for row in by_set["unconditional"] if row["decoder"] == "sequential"]
+    assert all(50 <= row["passes"] == row["steps"] <= 100 for row in sequential)
+    assert all(0 <= row["metrics"]["recovery"]["value"] <= 1 for row in by_set["infilling"])
+
+
 def test_a_mistyped_parameter_is_refused_with_the_nearest_name(tmp_path):
     command = [
         sys.executable,

@@ -1,6 +1,5 @@
 import gzip
 import hashlib
-import importlib.util
 import shutil
 from collections import Counter
 
@@ -133,9 +132,6 @@ def test_a_blast_database_is_read(tmp_path):
         make_data.read_blast(stem)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("immunum") is None, reason="immunum is not installed: it numbers antibodies"
-)
 def test_domains_are_cut_out_and_rearrangements_translated(tmp_path):
     heavy, kappa = (  # trastuzumab
         "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYC"

@@ -4,8 +4,17 @@ import pytest
 import torch
 
 from maskmi.protein.adapter import PADDING, ByLength, encode
+from maskmi.protein.divergence import pseudo_perplexity
 from maskmi.protein.esmc import Layout, new_esmc
-from maskmi.protein.evaluation import divergences, floors, judged, recovered, reference_of, sample_metrics
+from maskmi.protein.evaluation import (
+    divergences,
+    floors,
+    judged,
+    natural_metrics,
+    recovered,
+    reference_of,
+    sample_metrics,
+)
 
 JSD = ["jsd_1mer", "jsd_2mer", "jsd_3mer", "jsd_hidden"]
 
@@ -61,6 +70,30 @@ def test_metrics_of_samples_that_are_known(model, natural):
     assert again["low_complexity"]["value"] == 0.5 and again["identity"]["value"] < 0.6
 
 
+def test_samples_are_compared_with_slower_decoders_and_antibodies_are_numbered(model, natural):
+    heavy = (
+        "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTI"
+        "SADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS"  # trastuzumab
+    )
+    samples, known = encode([heavy, heavy[::-1]]), encode([heavy[5:], "ACDEFGHIKL"])
+    outcome = judged(model, samples, 0)
+    found = sample_metrics(
+        outcome, reference_of(model, natural), known, slow={"random": samples}, genes=["IGHV3-66", "IGHV1-2"]
+    )
+    assert [found[f"jsd_{k}mer_random"]["value"] for k in (2, 3)] == pytest.approx([0, 0], abs=1e-12)
+    assert found["valid"]["value"] == 0.5  # read backwards it is none
+    assert found["v_genes"]["value"] == 1 and found["clusters"]["value"] == 2
+    assert "valid" not in sample_metrics(outcome, reference_of(model, natural), known)
+
+
+def test_natural_sequences_are_measured_like_samples(model, natural):
+    found = natural_metrics(model, reference_of(model, natural), 20, n_scored=3)
+    assert set(found) == {*JSD, "log_pseudo_perplexity", "distance", "clusters"}
+    samples = sample_metrics(judged(model, natural[:20], 3), reference_of(model, natural), natural)
+    for name in ("distance", "clusters", "log_pseudo_perplexity"):
+        assert found[name] == samples[name], name
+
+
 def test_recovery_counts_masked_positions_alone(model):
     truth = encode(["ACDEF", "GHIK"])
     states = truth.clone()
@@ -72,3 +105,5 @@ def test_recovery_counts_masked_positions_alone(model):
     assert found["recovery"].tolist() == [0.75, 0.0]
     alone = recovered(model, filled[1:, :4], states[1:, :4], truth[1:, :4])
     assert found["log_pseudo_perplexity"][1].item() == pytest.approx(alone["log_pseudo_perplexity"].item(), abs=1e-5)
+    of_filled = pseudo_perplexity(model, filled, where=states == 20).value.log()
+    assert found["log_pseudo_perplexity"].tolist() == pytest.approx(of_filled.tolist())

@@ -105,6 +105,9 @@ def test_the_default_has_the_layout_of_esmc_small():
     assert Recipe().layout == ESMC_SMALL
     with pytest.raises(ValueError, match="at least 1"):
         Recipe(steps=0)
+    for wrong in ({"width": 100, "heads": 3}, {"width": 130, "heads": 2}, {"layers": 0}):  # 130 = 2 · 65, which is odd
+        with pytest.raises(ValueError, match="even multiple"):
+            Recipe(**wrong)
 
 
 class Interrupted(Exception):

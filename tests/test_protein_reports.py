@@ -62,7 +62,19 @@ def test_the_frame_has_the_rows_that_measured_the_metric():
     assert frame.label.tolist() == ["naive", "sequential, random"]
     assert frame.setting.tolist() == ["naive k=8", "sequential, random"]
     assert frame[["passes", "value", "low", "high", "variety"]].iloc[0].tolist() == [5.0, 0.2, 0.1, 0.3, 0.8]
-    assert not len(reports.decoding_frame(rows, "recovery"))
+    assert not len(reports.decoding_frame(rows, "recovery")) and not len(
+        reports.decoding_frame(rows, "jsd_2mer", "infilling")
+    )
+    assert reports.decoding_frame(rows, "distance", variety="jsd_2mer").variety.tolist() == [0.2, 0.2]
+
+
+def test_joint_errors_stand_beside_their_budgets():
+    results = [({"decoder": "naive", "k": 8}, OUTCOME)]
+    results += [({"decoder": "entropy_bounded", "budget": 0.5, "proxy": "entropy"}, OUTCOME)]
+    frame = reports.error_frame(results)  # the infinite error is left out, so that 0.5 alone remains
+    assert frame.to_dict("records") == [
+        {"family": "entropy_bounded", "label": "EB", "budget": 0.5, "error": 0.5, "low": 0.5, "high": 0.5}
+    ]
 
 
 def test_infilling_metrics_are_means_over_sequences():
@@ -91,7 +103,7 @@ def test_maps_of_a_structure_cover_every_pair_and_are_symmetric(backbone, tmp_pa
         assert matrix.shape == (24, 24) and matrix.isfinite().all(), name
         assert torch.allclose(matrix, matrix.T, atol=1e-6), name
     table = reports.precision_table({"helix": maps}, [structure])
-    assert set(table.cut) == {"L", "L/2", "L/5"} and len(table) == 3 * len(maps)
+    assert set(table.cut) == {"L", "L/2", "L/5"} and len(table) == 3 * (len(maps) + 1)  # and chance
     # Along a helix residues 6 and more apart are 9 Å and more: none is in contact.
     assert (table.value == 0).all()
     again = reports.structure_maps(backbone, Artefacts(tmp_path), heads, structure, probe=False)

@@ -5,9 +5,14 @@ import json
 import pytest
 import torch
 
+from maskmi.artefacts import Artefacts
+from maskmi.decoding import Naive, Sequential
 from maskmi.head import PairHead
 from maskmi.protein import study, sweep
 from maskmi.protein.adapter import PADDING
+from maskmi.protein.data import load_antibodies
+from maskmi.protein.fasta import to_sequences
+from maskmi.protein.pretrain import Recipe, train
 from maskmi.protein.relations import relations, separation_classes
 from maskmi.settings import label_of
 
@@ -35,6 +40,63 @@ def test_separations_fall_into_bins_that_widen():
 def test_the_head_of_the_papers_backbone_has_about_the_papers_parameters():
     head = PairHead(960, relations, study.HEAD_WIDTH["esmc_300m"])
     assert sum(p.numel() for p in head.parameters()) == 818_305
+
+
+def test_half_of_each_sequence_is_masked_or_the_loops_of_an_antibody():
+    truth = study.natural("esmc_small", "reference")[:6]
+    half = study.half_of(truth, seed=1)
+    assert half.sum(1).tolist() == ((truth != PADDING).sum(1) // 2).tolist() and not half[truth == PADDING].any()
+    assert half.equal(study.half_of(truth, seed=1)) and not half.equal(study.half_of(truth, seed=2))
+    chains = study.natural("antiberty", "reference")[:6]
+    loops = study.loops_of(chains)
+    assert loops.shape == chains.shape and not loops[chains == PADDING].any()
+    assert ((loops.sum(1) > 20) & (loops.sum(1) < 50)).all()
+
+
+def test_the_v_genes_are_those_of_the_natural_chains():
+    genes, chains = study.v_genes(), to_sequences(study.natural("antiberty", "reference"))
+    gene_of = {a.sequence: a.gene for a in load_antibodies("repertoire", "H", one_per_clone=True)}
+    assert [gene_of[chain].split("*")[0] for chain in chains] == genes
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder of artefacts with a trained esmc_small of one layer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    recipe = Recipe(width=32, heads=1, layers=1, steps=1, micro_tokens=64, micro_batches=1, warmup_steps=1)
+    train(recipe, ["ACDEFGHIKL"] * 3, ["ACDEFGHIKL"], folder / "pretrained")
+    return folder
+
+
+def test_a_checkpoint_is_read_at_the_size_it_was_trained_at(tiny, tmp_path):
+    backbone = study.load_backbone("esmc_small", checkpoint="trained", artefacts=tiny)
+    assert backbone.model.hidden_size == 32 and backbone.metadata["recipe"]["layers"] == 1
+    with pytest.raises(FileNotFoundError, match="0_pretrain with train = True"):
+        study.load_backbone("esmc_small", checkpoint="trained", artefacts=tmp_path)
+
+
+def test_gaps_are_filled_from_the_same_states_by_each_decoder(tiny, tmp_path):
+    backbone = study.load_backbone("esmc_small", checkpoint="trained", artefacts=tiny)
+    sweep = iter([({"decoder": "naive", "k": k}, Naive(k)) for k in (20, 60)])
+    results = study.infilled(backbone, Artefacts(tmp_path), sweep, 2, n_joint_error=1)
+    assert [settings["test_set"] for settings, _ in results] == ["infilling"] * 2
+    half = ((study.natural("esmc_small", "reference")[:2] != PADDING).sum(1) // 2).tolist()
+    assert [outcome["passes"].tolist() for _, outcome in results] == [[-(-n // k) for n in half] for k in (20, 60)]
+    assert all(outcome["recovery"].shape == (2,) for _, outcome in results)
+
+
+def test_slow_samples_have_other_noise_than_the_sweep(tiny, tmp_path, monkeypatch):
+    backbone = study.load_backbone("esmc_small", checkpoint="trained", artefacts=tiny)
+    monkeypatch.setattr(study, "LENGTHS", (8, 12))
+    monkeypatch.setattr(study, "starting_lengths", lambda name, count, seed: study.random_lengths(count, seed, 8, 12))
+    store = Artefacts(tmp_path / "store")
+    slow = study.slow_samples(backbone, store, 3, 5)
+    assert len(slow["entropy"]) == 3 and len(slow["random"]) == 3  # of 5 contexts each second is a visited state
+    sweep = [({"decoder": "sequential", "order": "entropy"}, Sequential("entropy"))]
+    ((_, outcome),) = study.generated(backbone, store, sweep, 3, n_scored=0, n_joint_error=1)
+    assert to_sequences(outcome["tokens"]) != to_sequences(slow["entropy"])
+    own = study.own_samples(backbone, store, 3, study.CONTEXT_SEEDS["train"])[0]
+    assert slow["random"].equal(own)
 
 
 @pytest.fixture(scope="module")

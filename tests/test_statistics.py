@@ -131,6 +131,16 @@ def test_table_shows_headline_rows_with_the_paper_beside(tmp_path):
     assert any(line.startswith("| naive | k 4 | 10 | 14.0 |") for line in statistics.results_table(file).splitlines())
 
 
+def test_table_leaves_out_what_is_detail_and_shows_shares_in_per_cent(tmp_path):
+    half = {"value": 0.5, "low": 0.25, "high": 0.75}
+    own = results()
+    own["decoding"] = [own["decoding"][1] | {"metrics": {"jsd_2mer": half, "jsd_2mer_random": half, "valid": half}}]
+    file = statistics.load(statistics.write_study(tmp_path, "antiberty", own, made()))
+    header, _, row = (line for line in statistics.results_table(file).splitlines() if line.startswith("|"))
+    assert header == "| decoder | settings | n | passes | jsd_2mer | valid % |"
+    assert row == "| naive | k 4 | 10 | 14.0 | 0.500 [0.250, 0.750] | 50.0 [25.0, 75.0] |"
+
+
 def test_table_tells_a_study_that_other_code_made(tmp_path):
     file = statistics.load(statistics.write_study(tmp_path, "sudoku", results(), made()))
     assert "Made by code" not in statistics.results_table(file)

@@ -171,13 +171,13 @@ def quality_against_passes(
     with style():
         figure, grid = panels(lines, columns, (8, 1 + (3.2 if columns == 2 else 3.8) * lines), sharex=True, sharey=True)
         for axes, name in zip(grid.flat, names, strict=False):
-            for (family, label), curve, line in _each_curve(rows[rows["panel"] == name]):
+            for (family, label), curve, line in each_curve(rows[rows["panel"] == name]):
                 if family == "sequential":
                     colour = colour_of(family)
+                    line = {"-": "--", "--": ":"}.get(line, line)  # a level is never a solid line
                     for _, row in curve.iterrows():
                         axes.axhspan(row["low"], row["high"], color=colour, alpha=0.12, lw=0, zorder=0.5)
-                        axes.axhline(row["value"], color=colour, ls="--" if line == "-" else line, lw=1, zorder=1)
-                    line = "--" if line == "-" else line
+                        axes.axhline(row["value"], color=colour, ls=line, lw=1, zorder=1)
                 _errorbar(axes, curve.sort_values("passes"), "passes", "value", family, label, line)
             if reference is not None:
                 here = reference[reference["panel"] == name] if "panel" in reference else reference
@@ -203,7 +203,7 @@ def error_against_budget(rows: pd.DataFrame) -> Figure:
     with style():
         figure, ((axes,),) = panels(1, 1, (6.4, 4.4))
         _identity(axes, rows["budget"], "error = budget")
-        for (family, label), curve, line in _each_curve(rows):
+        for (family, label), curve, line in each_curve(rows):
             _errorbar(axes, curve.sort_values("budget"), "budget", "error", family, label, line)
         threshold = 10 ** np.floor(np.log10(rows.loc[rows["budget"] > 0, "budget"].min()))
         threshold = float(np.clip(threshold, 1e-4, 0.1)) if np.isfinite(threshold) else 1e-2
@@ -222,7 +222,7 @@ def error_by_blanks(rows: pd.DataFrame) -> Figure:
     rows = _curves(rows, ["blanks", "value", "low", "high", "members"])
     with style():
         figure, ((left, right),) = panels(1, 2, (9, 3.6))
-        for (family, label), curve, line in _each_curve(rows):
+        for (family, label), curve, line in each_curve(rows):
             curve = curve.sort_values("blanks")
             _errorbar(left, curve, "blanks", "value", family, label, line)
             right.plot(curve.blanks, curve.members, color=colour_of(family), ls=line, marker=_marker(family), ms=5)
@@ -266,7 +266,7 @@ def grade_split(rows: pd.DataFrame, xlabel: str = "logic that a puzzle needs", y
     offsets = np.linspace(-width / 2, width / 2, count) if count > 1 else [0.0]
     with style():
         figure, ((axes,),) = panels(1, 1, (8, 4))
-        for ((family, label), curve, line), offset in zip(_each_curve(rows), offsets, strict=True):
+        for ((family, label), curve, line), offset in zip(each_curve(rows), offsets, strict=True):
             at = curve.assign(x=[grades.index(grade) + offset for grade in curve["grade"]])
             _errorbar(axes, at, "x", "value", family, label, line)[0].set_linestyle("")
         for edge in np.arange(1, len(grades)) - 0.5:
@@ -341,7 +341,7 @@ def _curves(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return rows.assign(label=rows["label"].fillna(titles) if "label" in rows else titles)
 
 
-def _each_curve(rows: pd.DataFrame):
+def each_curve(rows: pd.DataFrame):
     """((family, label), rows, line style) of each curve; the curves of one family differ in line style."""
     seen: dict[str, int] = {}
     for (family, label), curve in rows.groupby(["family", "label"], sort=False):

@@ -155,6 +155,12 @@ def label_noise(directed: Tensor, known: Tensor) -> dict[str, float]:
     } | {f"direction_{name}": directions[name] for name in ("pearson", "spearman") if name in directions}
 
 
+def finite_errors(outcome: Mapping[str, Tensor]) -> np.ndarray:
+    """Joint errors of the parallel steps, in nats; infinite ones (combinations that the model excludes) left out."""
+    errors = outcome["joint_error"].numpy()
+    return errors[np.isfinite(errors)]
+
+
 def probing_section(
     report: Mapping[str, float], contexts: int, backbone_sha256: str, benchmark: Path
 ) -> dict[str, Any]:

@@ -28,7 +28,10 @@ ARENA = {"reference", "caps", "decoding", "chosen", "provenance"}
 CHOSEN = {"contender", "label", "n", "passes", "score"}
 ROW = {"decoder", "settings", "n", "passes", "metrics"}
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
-AS_PERCENT = {"solved", "valid"}
+AS_PERCENT = {"solved", "valid", "recovery"}
+#: In the statistics file, but not in the README's table.
+DETAILS = {"jsd_1mer", "jsd_hidden", "jsd_2mer_entropy", "jsd_3mer_entropy", "jsd_2mer_random", "jsd_3mer_random"}
+DETAILS |= {"identity", "low_complexity"}
 
 
 def write_study(folder: str | Path, study: str, results: dict, provenance: dict) -> Path:
@@ -226,7 +229,7 @@ def _decoding_table(rows: list[dict]) -> str:
     rows = [row for row in rows if row.get("headline")] or rows
     if not rows:
         return ""
-    metrics = list(dict.fromkeys(metric for row in rows for metric in row["metrics"]))
+    metrics = list(dict.fromkeys(metric for row in rows for metric in row["metrics"] if metric not in DETAILS))
     timed = any("seconds_per_sequence" in row for row in rows)
     paper = any("paper" in row for row in rows)
     sets = any("test_set" in row for row in rows)

@@ -20,6 +20,7 @@ from maskmi.metrics import Interval, wilson_interval
 ANTIBODY, RECEPTOR = "HKL", "ABGD"  # heavy, kappa, lambda; chains of T-cell receptors
 CONSERVED = {"23": "C", "41": "W", "104": "C"}  # by IMGT position
 LAST_FRAMEWORK = {"119": "G", "121": "G"}  # of the motif [WF]GxG that every J gene codes for
+LOOPS = ((27, 38), (56, 65), (105, 117))  # IMGT positions of the complementarity-determining regions (CDR)
 CLONE_IDENTITY = 0.8
 
 
@@ -70,8 +71,30 @@ def heavy_domain_share(sequences: Sequence[str], complete: bool = False) -> Inte
 
 def cdr3(numbering: dict[str, str]) -> str:
     """The third complementarity-determining region of a numbering, without the cysteine and tryptophan around it."""
-    # Insertions have letters after the number: 111A.
-    return "".join(residue for place, residue in numbering.items() if 105 <= int(re.match(r"\d+", place)[0]) <= 117)
+    (first, last) = LOOPS[-1]
+    return "".join(residue for place, residue in numbering.items() if first <= _position(place) <= last)
+
+
+def loops(sequence: str) -> np.ndarray:
+    """Which residues of a variable domain are in its three complementarity-determining regions: bool [L].
+
+    Raises:
+        ValueError: when the sequence has no variable domain.
+        ModuleNotFoundError: when immunum is not installed.
+    """
+    domain = variable_domain(sequence)
+    if domain is None:
+        raise ValueError(f"no variable domain was found in {sequence}: its loops are not known")
+    inside = np.zeros(len(sequence), dtype=bool)
+    # The numbering names the residues of the domain in their order.
+    for i, place in enumerate(domain.numbering, domain.query_start):
+        inside[i] = any(first <= _position(place) <= last for first, last in LOOPS)
+    return inside
+
+
+def _position(place: str) -> int:
+    """The number of an IMGT position: insertions have letters after it, as 111A."""
+    return int(re.match(r"\d+", place)[0])
 
 
 def clones(rearrangements: list[tuple[str, str, str]]) -> list[int]:

@@ -48,6 +48,10 @@ class Recipe:
             raise ValueError(
                 f"steps, micro_batches and warmup_steps must be at least 1, micro_tokens at least {WIDTH_STEP}"
             )
+        if min(self.width, self.heads, self.layers) < 1 or self.width % (2 * self.heads):
+            raise ValueError(
+                f"a width of {self.width} can't be shared by {self.heads} heads: it must be an even multiple of them"
+            )
 
     @property
     def layout(self) -> Layout:

@@ -25,8 +25,9 @@ from maskmi.protein.contacts import (
 )
 from maskmi.protein.structures import Structure
 from maskmi.protein.sweep import PAPER
+from maskmi.reports import finite_errors
 from maskmi.settings import curve_of, family_of, is_main, label_of
-from maskmi.study import Backbone, decoding_row
+from maskmi.study import Backbone, Results, decoding_row
 from maskmi.train_head import hidden_states
 
 Row = dict[str, Any]
@@ -70,24 +71,44 @@ def _published(settings: Mapping[str, Any]) -> dict[str, float] | None:
     return None
 
 
-def decoding_frame(rows: Sequence[Row], metric: str) -> pd.DataFrame:
-    """Statistics rows as a table for figures: family, label (the curve), setting, panel, passes, and ``metric``
-    as value, low, high; ``variety``, the mean distance of two samples, where it was measured."""
+def name_of(settings: Mapping[str, Any]) -> str:
+    """A short name of one setting; the order of sequential decoding is part of it."""
+    return f"sequential, {settings['order']}" if settings["decoder"] == "sequential" else label_of(settings)
+
+
+def decoding_frame(
+    rows: Sequence[Row], metric: str, test_set: str = "unconditional", variety: str = "distance"
+) -> pd.DataFrame:
+    """Statistics rows of a test set as a table for figures: family, label (the curve), setting, passes, and ``metric``
+    as value, low, high; ``variety``, the value of that metric, where it was measured."""
     table = []
     for row in rows:
-        if metric not in row["metrics"]:
+        if row["test_set"] != test_set or metric not in row["metrics"]:
             continue
         settings = {"decoder": row["decoder"], **row["settings"]}
-        names = {"family": family_of(settings), "label": curve_of(settings), "setting": label_of(settings)}
+        names = {"family": family_of(settings), "label": curve_of(settings), "setting": name_of(settings)}
         if row["decoder"] == "sequential":
-            names["label"] = names["setting"] = f"sequential, {settings['order']}"
-        variety = row["metrics"].get("distance", {}).get("value", float("nan"))
+            names["label"] = names["setting"]
+        varied = row["metrics"].get(variety, {}).get("value", float("nan"))
         table.append(
             names
-            | {"panel": row["test_set"], "passes": row["passes"], "variety": variety}
+            | {"passes": row["passes"], "variety": varied}
             | {key: row["metrics"][metric][key] for key in ("value", "low", "high")}
         )
     return pd.DataFrame(table)
+
+
+def error_frame(results: Results) -> pd.DataFrame:
+    """Joint error of the parallel steps of each decoder with a budget: family, label (the curve), ``budget``, ``error``
+    with low and high, all in nats."""
+    rows = []
+    for settings, outcome in results:
+        errors = finite_errors(outcome)
+        if "budget" in settings and len(errors):
+            names = {"family": family_of(settings), "label": curve_of(settings), "budget": settings["budget"]}
+            error = dict(zip(("error", "low", "high"), bootstrap_interval(errors), strict=True))
+            rows.append(names | error)
+    return pd.DataFrame(rows)
 
 
 def structure_maps(
@@ -123,6 +144,8 @@ def structure_maps(
 def precision_table(maps: Mapping[str, Mapping[str, Tensor]], structures: Sequence[Structure]) -> pd.DataFrame:
     """Contact precision by method and cut, means over structures: method, cut, value, low, high, n.
 
+    The last method, ``chance``, is the share of contacts among all pairs that count.
+
     Args:
         maps: for each structure's id its matrices by method, of :func:`structure_maps`.
     """
@@ -132,4 +155,6 @@ def precision_table(maps: Mapping[str, Mapping[str, Tensor]], structures: Sequen
         for cut, interval in precision_intervals(found).items():
             if cut in FRACTIONS:
                 rows.append({"method": method, "cut": cut, **interval._asdict(), "n": len(structures)})
+    chance = precision_intervals(found)["chance"]
+    rows += [{"method": "chance", "cut": cut, **chance._asdict(), "n": len(structures)} for cut in FRACTIONS]
     return pd.DataFrame(rows)

@@ -19,10 +19,12 @@ from maskmi.parallel import InThreads
 from maskmi.protein.adapter import MASK, PADDING, ByLength, encode, lengths
 from maskmi.protein.antiberty import SHA256 as ANTIBERTY_SHA256
 from maskmi.protein.antiberty import load_antiberty
-from maskmi.protein.data import load_antibodies, load_proteins
+from maskmi.protein.antibodies import loops
+from maskmi.protein.data import Antibody, load_antibodies, load_proteins
 from maskmi.protein.esmc import SHA256 as ESMC_300M_SHA256
-from maskmi.protein.esmc import find_esmc_300m, load_esmc_300m, load_esmc_small
+from maskmi.protein.esmc import Layout, find_esmc_300m, load_esmc_300m, load_esmc_small
 from maskmi.protein.evaluation import judged, recovered
+from maskmi.protein.fasta import to_sequences
 from maskmi.protein.relations import relations
 from maskmi.settings import Setting
 from maskmi.study import Backbone, Results, checkpoint_path, run_sweep
@@ -31,6 +33,7 @@ STUDIES = ("esmc_small", "antiberty", "esmc_300m")
 HEAD_WIDTH = {"esmc_small": 128, "antiberty": 256, "esmc_300m": 384}  # the last gives 818,305 parameters
 LENGTHS = (50, 100)  # residues of what is generated from nothing (paper)
 HEAVY_END = "TVSS"  # of heavy chains
+INFILLING = ("infilling", "CDR infilling")  # test sets, the second of antibodies alone
 CONTEXT_SEEDS = {"train": 4_000_001, "held_out": 4_000_002}
 #: Natural proteins by what they are for: contexts to probe, and generated sequences to be compared with.
 SPLITS = {"train": "train", "held_out": "validation", "reference": "test"}
@@ -63,7 +66,9 @@ def load_backbone(
         network, digest, metadata = load_esmc_300m(path, **how), ESMC_300M_SHA256, {"source": path.name}
     elif study == "esmc_small":
         path = checkpoint_path(study, checkpoint, artefacts)
-        network, digest, metadata = load_esmc_small(path, **how), sha256(path), load_checkpoint(path)[1]
+        metadata = load_checkpoint(path, made_by="0_pretrain with train = True")[1]
+        layout = Layout(*(metadata["recipe"][size] for size in Layout._fields))
+        network, digest = load_esmc_small(path, layout=layout, **how), sha256(path)
     else:
         raise ValueError(f"there is no study {study!r}; choose among {', '.join(STUDIES)}")
     network.requires_grad_(False)
@@ -95,13 +100,23 @@ def natural(study: str, purpose: str) -> Tensor:
     if study == "antiberty":
         if purpose != "reference":
             raise ValueError(f"natural antibodies are for 'reference' alone, not {purpose!r}: contexts are own samples")
-        sequences = [antibody.sequence for antibody in load_antibodies("repertoire", "H", one_per_clone=True)]
-    elif purpose in SPLITS:
-        sequences = [protein.sequence for protein in load_proteins(SPLITS[purpose], *LENGTHS)]
-    else:
+        return encode([antibody.sequence for antibody in _heavy_chains()])
+    if purpose not in SPLITS:
         raise ValueError(f"natural sequences are for {', '.join(SPLITS)}, not {purpose!r}")
-    order = uniform(0, torch.arange(len(sequences))).argsort()
-    return encode([sequences[i] for i in order.tolist()])
+    return encode([protein.sequence for protein in _shuffled(load_proteins(SPLITS[purpose], *LENGTHS))])
+
+
+def v_genes() -> list[str]:
+    """The V gene, without the allele, of each natural antibody, in the order of :func:`natural`."""
+    return [antibody.gene.split("*")[0] for antibody in _heavy_chains()]
+
+
+def _heavy_chains() -> list[Antibody]:
+    return _shuffled(load_antibodies("repertoire", "H", one_per_clone=True))
+
+
+def _shuffled(found: list) -> list:
+    return [found[i] for i in uniform(0, torch.arange(len(found))).argsort().tolist()]
 
 
 def starting_lengths(study: str, count: int, seed: int) -> Tensor:
@@ -201,27 +216,61 @@ def generated(
     )
 
 
+def slow_samples(
+    backbone: Backbone, store: Artefacts, count: int, n_contexts: int, *, seed: int = 0
+) -> dict[str, Tensor]:
+    """Sequences [N, L] of both sequential decoders with other noise than :func:`generated` has, to compare with.
+
+    ``entropy``: ``count`` of them, by least entropy; ``random``: the own samples that ``n_contexts`` contexts were made
+    from (:func:`contexts`), in random order. Stored.
+    """
+    setting = {"decoder": "sequential", "order": "entropy"}, Sequential("entropy")
+    ((_, least),) = generated(backbone, store, [setting], count, n_scored=0, seed=seed + 1, n_joint_error=1)
+    random, _ = own_samples(backbone, store, n_contexts // 2 + n_contexts % 2, CONTEXT_SEEDS["train"])
+    return {"entropy": least["tokens"], "random": random}
+
+
 def infilled(
     backbone: Backbone, store: Artefacts, sweep: Iterable[Setting], count: int, *, seed: int = 0, **options: Any
 ) -> Results:
-    """``(settings, outcome)`` of each decoder on ``count`` natural sequences with half of their residues masked.
+    """``(settings, outcome)`` of each decoder on ``count`` natural sequences with some of their residues masked.
 
-    An outcome holds what :func:`maskmi.protein.evaluation.recovered` keeps. Values are drawn at temperature 1; stored.
+    A random half (test set ``infilling``); for antibodies also the complementarity-determining regions (``CDR
+    infilling``). An outcome holds what :func:`maskmi.protein.evaluation.recovered` keeps. Values are drawn at
+    temperature 1; stored.
     """
-    truth = natural(backbone.name, "reference")[:count]
+    truth, sweep = natural(backbone.name, "reference")[:count], list(sweep)
+    masked = {INFILLING[0]: half_of(truth, seed)}
+    if backbone.name == "antiberty":
+        masked[INFILLING[1]] = loops_of(truth)
+    results = []
+    for name, where in masked.items():
+        states = truth.masked_fill(where, MASK)
+        results += run_sweep(
+            backbone,
+            store,
+            sweep,
+            states,
+            name=name,
+            judge=lambda tokens, states=states: recovered(backbone.model, tokens, states, truth),
+            inputs={"states": states, "truth": truth},
+            seed=seed,
+            temperature=1.0,
+            **options,
+        )
+    return results
+
+
+def half_of(truth: Tensor, seed: int) -> Tensor:
+    """A random half of the residues of each sequence, rounded down: bool [N, L]."""
     real = truth != PADDING
-    half = (real.sum(1) // 2)[:, None]
     level = uniform(seed, torch.arange(len(truth))[:, None], torch.arange(truth.shape[1])).masked_fill(~real, 2.0)
-    states = truth.masked_fill(level.argsort(1).argsort(1) < half, MASK)
-    return run_sweep(
-        backbone,
-        store,
-        sweep,
-        states,
-        name="infilling",
-        judge=lambda tokens: recovered(backbone.model, tokens, states, truth),
-        inputs={"states": states, "truth": truth},
-        seed=seed,
-        temperature=1.0,
-        **options,
-    )
+    return level.argsort(1).argsort(1) < (real.sum(1) // 2)[:, None]
+
+
+def loops_of(truth: Tensor) -> Tensor:
+    """The three complementarity-determining regions of each antibody: bool [N, L]."""
+    inside = torch.zeros_like(truth, dtype=torch.bool)
+    for row, sequence in zip(inside, to_sequences(truth), strict=True):
+        row[: len(sequence)] = torch.from_numpy(loops(sequence))
+    return inside

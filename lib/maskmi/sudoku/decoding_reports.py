@@ -9,6 +9,7 @@ from torch import Tensor
 
 from maskmi.arena import paired_comparison
 from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference
+from maskmi.reports import finite_errors
 from maskmi.settings import curve_of, family_of, is_main, label_of
 from maskmi.study import Results
 from maskmi.sudoku.diagnosis import CLASHES
@@ -45,12 +46,6 @@ def decoding_frame(results: Results) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def finite_errors(outcome: Mapping[str, Tensor]) -> np.ndarray:
-    """Joint errors of the parallel steps, in nats; infinite ones (combinations that the model excludes) left out."""
-    errors = outcome["joint_error"].numpy()
-    return errors[np.isfinite(errors)]
 
 
 def error_by_blanks(results: Results, width: int = 9) -> pd.DataFrame:
