@@ -17,6 +17,7 @@ from maskmi import run, statistics
 
 FOLDERS = list(dict.fromkeys(run.STUDIES.values()))
 NOTEBOOKS = [path for folder in FOLDERS for path in run.find_notebooks(ROOT / folder)]
+TUTORIALS = [ROOT / "notebooks" / f"{name}.ipynb" for name in sorted(run.TUTORIALS)]
 SHARED_DEFAULTS: dict[tuple, object] = {}  # by folder and name
 
 
@@ -35,7 +36,7 @@ def test_the_notebooks_of_each_kind_of_study_are_there():
     assert found == {"notebooks": [*steps, "5_arena"], "notebooks/protein": steps}
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", NOTEBOOKS + TUTORIALS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 class TestForm:
     def test_committed_without_outputs_and_with_the_stored_kernel_python3(self, path):
         notebook = nbformat.read(path, as_version=4)
@@ -216,6 +217,20 @@ def test_protein_smoke_statistics_are_whole_and_say_what_was_run(protein_smoke):
     sequential = [row for row in by_set["unconditional"] if row["decoder"] == "sequential"]
     assert all(50 <= row["passes"] == row["steps"] <= 100 for row in sequential)
     assert all(0 <= row["metrics"]["recovery"]["value"] <= 1 for row in by_set["infilling"])
+
+
+def test_the_tutorial_runs_and_says_what_it_found(tmp_path):
+    sizes = {"n_probed": 4, "n_unseen": 2, "n_rows": 1, "n_epochs": 2, "n_decoded": 2, "hidden_share": 0.1}
+    sizes |= {"tolerance": 0.5, "budgets": [2.0], "output": str(tmp_path), "artefacts": str(tmp_path / "artefacts")}
+    (tutorial,) = TUTORIALS
+    run.execute(tutorial, tmp_path / "out.ipynb", sizes, limit=600)
+    assert (tmp_path / "own_model_mi_map.png").stat().st_size
+    shown = json.dumps([cell.outputs for cell in cells(tmp_path / "out.ipynb")])
+    assert "a sequence gives other numbers when padded" in shown  # of the network with a fault
+    assert "turn dropout off" in shown
+    sentence = re.search(r"On 2 antibodies, sequential decoding recovers ([\d.]+) % .* in ([\d.]+) passes", shown)
+    # A tenth of some 120 residues, each hidden by its own draw: 12 passes, give or take four standard deviations of 3.3.
+    assert 0 < float(sentence[1]) <= 100 and 2 <= float(sentence[2]) <= 26
 
 
 def test_a_mistyped_parameter_is_refused_with_the_nearest_name(tmp_path):

@@ -40,6 +40,7 @@ STUDIES = {  # and the folder of its notebooks
     "esmc_300m": "notebooks/protein",
 }
 BROUGHT = {"esmc_300m"}  # need weights that are not in the repository: run where named, not by "all"
+TUTORIALS = {"6_your_own_model"}  # notebooks beside a study's that are no step of it: run by hand
 SET_BY_RUN = {"study", "output", "artefacts"}
 DEFAULT_MINUTES = 60
 
@@ -85,12 +86,13 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
 
 
 def find_notebooks(folder: Path) -> list[Path]:
-    """The numbered notebooks in their order.
+    """The numbered notebooks in their order, without tutorials.
 
     Raises:
         ValueError: where the folder has none.
     """
-    notebooks = sorted(folder.glob("[0-9]*_*.ipynb"), key=lambda path: (int(path.stem.split("_")[0]), path.stem))
+    found = [path for path in folder.glob("[0-9]*_*.ipynb") if path.stem not in TUTORIALS]
+    notebooks = sorted(found, key=lambda path: (int(path.stem.split("_")[0]), path.stem))
     if not notebooks:
         raise ValueError(f"no notebook named like 0_name.ipynb lies in {folder}")
     return notebooks
