@@ -229,7 +229,7 @@ def test_the_tutorial_runs_and_says_what_it_found(tmp_path):
     assert "a sequence gives other numbers when padded" in shown  # of the network with a fault
     assert "turn dropout off" in shown
     sentence = re.search(r"On 2 antibodies, sequential decoding recovers ([\d.]+) % .* in ([\d.]+) passes", shown)
-    # A tenth of some 120 residues, each hidden by its own draw: 12 passes, give or take four standard deviations of 3.3.
+    # A tenth of some 120 residues, each hidden by its own draw: 12 passes, give or take four deviations of 3.3.
     assert 0 < float(sentence[1]) <= 100 and 2 <= float(sentence[2]) <= 26
 
 
