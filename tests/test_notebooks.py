@@ -146,7 +146,7 @@ def test_a_run_killed_in_the_middle_goes_on_and_gives_the_same_statistics(smoke,
 
 def test_the_tutorial_runs_and_says_what_it_found(tmp_path):
     sizes = {"n_probed": 4, "n_unseen": 2, "n_rows": 1, "n_epochs": 2, "n_decoded": 2, "hidden_share": 0.1}
-    sizes |= {"tolerance": 0.5, "budgets": [2.0], "output": str(tmp_path), "artefacts": str(tmp_path / "artefacts")}
+    sizes |= {"probe_tolerance": 0.5, "budgets": [2.0], "output": str(tmp_path), "artefacts": str(tmp_path / "artefacts")}
     (tutorial,) = TUTORIALS
     run.execute(tutorial, tmp_path / "out.ipynb", sizes, limit=600)
     assert (tmp_path / "own_model_mi_map.png").stat().st_size
@@ -154,7 +154,7 @@ def test_the_tutorial_runs_and_says_what_it_found(tmp_path):
     assert "a sequence gives other numbers when padded" in shown  # of the network with a fault
     assert "turn dropout off" in shown
     sentence = re.search(r"On 2 antibodies, sequential decoding recovers ([\d.]+) % .* in ([\d.]+) passes", shown)
-    # A tenth of some 120 residues, each hidden by its own draw: 12 passes, give or take four standard deviations of 3.3.
+    # A tenth of some 120 residues, each hidden by its own draw: 12 passes, give or take four times 3.3.
     assert 0 < float(sentence[1]) <= 100 and 2 <= float(sentence[2]) <= 26
 
 
