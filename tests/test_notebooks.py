@@ -221,7 +221,8 @@ def test_protein_smoke_statistics_are_whole_and_say_what_was_run(protein_smoke):
 
 def test_the_tutorial_runs_and_says_what_it_found(tmp_path):
     sizes = {"n_probed": 4, "n_unseen": 2, "n_rows": 1, "n_epochs": 2, "n_decoded": 2, "hidden_share": 0.1}
-    sizes |= {"probe_tolerance": 0.5, "budgets": [2.0], "output": str(tmp_path), "artefacts": str(tmp_path / "artefacts")}
+    sizes |= {"probe_tolerance": 0.5, "budgets": [2.0]}
+    sizes |= {"output": str(tmp_path), "artefacts": str(tmp_path / "artefacts")}
     (tutorial,) = TUTORIALS
     run.execute(tutorial, tmp_path / "out.ipynb", sizes, limit=600)
     assert (tmp_path / "own_model_mi_map.png").stat().st_size
