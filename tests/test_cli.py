@@ -1,10 +1,12 @@
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from maskmi.cli.__main__ import main
 from maskmi.cli.options import DECODERS
+from maskmi.sudoku.grid import relations
 
 PUZZLE = ".......2.95......73...761.....2........5.47985...97.....5..134..1.3...7.73..5.2.9"
 SOLVED = "647815923951432687382976154479283561123564798568197432895721346216349875734658219"
@@ -94,7 +96,7 @@ def test_wrong_use_is_told_in_a_sentence(arguments, code, said):
 def test_the_map_of_a_puzzle(tmp_path):
     puzzle = SOLVED[:78] + "..9"  # two blanks in one row and box, each certain: nothing to tell of the other
     (pair,) = rows(run("sudoku", "map", puzzle, "--probe"))
-    assert pair["cells"] == ["r9c7", "r9c8"] and pair["same_unit"] and abs(pair["mi_nats"]) < 0.01
+    assert pair["pair"] == ["r9c7", "r9c8"] and abs(pair["mi_nats"]) < 0.01
     picture = tmp_path / "map.png"
     by_head = rows(run("sudoku", "map", PUZZLE, "--top", "0", "--plot", str(picture)))
     blanks = PUZZLE.count(".")
@@ -102,6 +104,82 @@ def test_the_map_of_a_puzzle(tmp_path):
     values = [pair["mi_nats"] for pair in by_head]
     assert values == sorted(values, reverse=True) and rows(run("sudoku", "map", input=PUZZLE)) == by_head[:20]
     # Cells of one unit are over-represented among the strongest pairs.
-    share = [sum(pair["same_unit"] for pair in part) / len(part) for part in (by_head[:20], by_head)]
+    same = {(f"r{i // 9 + 1}c{i % 9 + 1}", f"r{j // 9 + 1}c{j % 9 + 1}") for i, j in np.argwhere(relations().any(-1))}
+    share = [sum(tuple(pair["pair"]) in same for pair in part) / len(part) for part in (by_head[:20], by_head)]
     assert share[0] > 2 * share[1]
     assert "a map needs two" in run("sudoku", "map", SOLVED, code=1)
+
+
+HEAVY = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFTF____MSWVRQAPGKGLEWVSAISGSGGSTYYADSVKGRFTISRDNSKNTLYLQMNSLRAEDTAVYYCAKDYWGQGTLVTVSS"
+)
+ANTIBERTY = ("--model", "antiberty")
+
+
+def records(fasta):
+    parts = [part.partition("\n") for part in fasta.split(">")[1:]]
+    return {header: sequence.replace("\n", "") for header, _, sequence in parts}
+
+
+def test_masked_residues_are_filled_in_and_the_others_kept():
+    fasta = f">one heavy chain\n{HEAVY.lower().replace('____', '_<mask>__')}\n>two\n{HEAVY.replace('_', 'S')}\n"
+    done = records(run("protein", "infill", *ANTIBERTY, "--quiet", input=fasta))
+    assert list(done) == ["one heavy chain passes=4", "two passes=0"]
+    filled, finished = done.values()
+    assert finished == HEAVY.replace("_", "S") and set(filled) <= set("ACDEFGHIKLMNPQRSTVWY")
+    assert all(before in ("_", after) for before, after in zip(HEAVY, filled, strict=True))
+    again = run("protein", "infill", *ANTIBERTY, "--quiet", "--decoder", "naive:4", input=fasta)
+    assert list(records(again)) == ["one heavy chain passes=1", "two passes=0"]
+
+
+def test_sequences_are_generated_alike_for_one_seed():
+    options = ("protein", "generate", *ANTIBERTY, "--quiet", "--decoder", "naive:20")
+    two, more = records(run(*options, "-n", "2")), records(run(*options, "-n", "3"))
+    assert list(two) == [header for header in more if "sample3" not in header]
+    assert list(two.values()) == list(more.values())[:2] and all(s.endswith("TVSS") for s in two.values())
+    (short,) = records(run(*options, "-n", "1", "--length", "30", "--seed", "4")).values()
+    assert len(short) == 30
+
+
+def test_what_masked_residues_tell_of_one_another(tmp_path):
+    picture = tmp_path / "map.svg"
+    fasta = f">one\n{HEAVY}\n"
+    pairs = rows(run("protein", "map", *ANTIBERTY, "--probe", "--plot", str(picture), input=fasta))
+    assert len(pairs) == 6 and {i for pair in pairs for i in pair["pair"]} == {30, 31, 32, 33}
+    assert picture.stat().st_size > 1000
+    options = ("protein", "probe", *ANTIBERTY, "--quiet", "--tolerance", "0")
+    (probed,) = rows(run(*options, input=fasta))
+    assert probed["name"] == "one" and probed["sequence"] == HEAVY and probed["masked"] == [30, 31, 32, 33]
+    assert probed["passes"] <= 81  # one, and at most 20 residues at 4 places
+    matrix = np.array(probed["mi_nats"])
+    assert (matrix == matrix.T).all() and matrix[0, 1] == {tuple(p["pair"]): p["mi_nats"] for p in pairs}[30, 31]
+    (drawn,) = rows(run(*options, "--mask-ratio", "0.1", input=f">two\n{HEAVY.replace('_', 'S')}\n"))
+    assert 4 <= len(drawn["masked"]) == drawn["sequence"].count("_") <= 20
+
+
+@pytest.mark.parametrize(
+    ("command", "fasta", "said"),
+    [
+        ("infill", ">a\nMKX\n", "record 'a' has 'X' at position 3"),
+        ("infill", ">a\n\n", "record 'a' is empty"),
+        ("infill", "MK_\n", "holds text before the first header"),
+        ("probe", ">a\nM_\n>a\nM_\n", "record 'a' occurs twice"),
+        ("map", ">a\nMK_\n", "a map needs two"),
+        ("map", ">a\n__\n>b\n__\n", "not of 2"),
+        ("map", ">a\n____\n", "head"),  # none is shipped for this model
+    ],
+)
+def test_bad_records_are_told_in_a_sentence(command, fasta, said):
+    assert said in run("protein", command, *ANTIBERTY, input=fasta, code=1)
+
+
+def test_bad_records_are_left_out_where_that_is_asked_for():
+    text = f">a\nMKX\n>b\n{HEAVY}\n"
+    result = CliRunner().invoke(main, ["protein", "infill", *ANTIBERTY, "--quiet", "--skip-invalid"], input=text)
+    assert result.exit_code == 0 and list(records(result.stdout)) == ["b passes=4"]
+    assert "left out: record 'a' has 'X' at position 3" in result.stderr
+
+
+def test_missing_weights_are_told_at_once():
+    said = run("protein", "generate", "--weights", "/nowhere/esmc.safetensors", code=1)
+    assert "/nowhere/esmc.safetensors" in said and len(said.splitlines()) <= 2

@@ -3,6 +3,7 @@
 import click
 
 from maskmi.cli.options import DECODERS, Group
+from maskmi.cli.protein import protein
 from maskmi.cli.sudoku import sudoku
 
 
@@ -22,6 +23,7 @@ def decoders() -> None:
 
 
 main.add_command(sudoku)
+main.add_command(protein)
 
 if __name__ == "__main__":
     main(prog_name="maskmi")

@@ -94,3 +94,15 @@ def decoding_options(default: str) -> Callable:
         return command
 
     return add
+
+
+def strongest_pairs(matrix: Any, positions: Any, names: Callable[[int], Any], top: int) -> list[dict[str, Any]]:
+    """The ``top`` pairs (0: all) of ``positions`` by falling entry of the symmetric ``matrix`` [L, L], in nats."""
+    import numpy as np
+
+    first, second = (np.asarray(positions)[index] for index in np.triu_indices(len(positions), 1))
+    values = np.asarray(matrix)[first, second]
+    order = np.argsort(-values, kind="stable")[: top or None]
+    return [
+        {"pair": [names(int(first[k])), names(int(second[k]))], "mi_nats": round(float(values[k]), 6)} for k in order
+    ]

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import click
 
-from maskmi.cli.options import decoder_of, decoding_options
+from maskmi.cli.options import decoder_of, decoding_options, strongest_pairs
 
 SOLUTIONS = ("none", "one", "several")
 BACKBONE = click.option(
@@ -100,7 +100,7 @@ def show_map(puzzle: str, backbone: str, probe: bool, plot: Path | None, top: in
     from maskmi.head import predict
     from maskmi.probing import probe as by_probing
     from maskmi.probing import symmetrise
-    from maskmi.sudoku.grid import parse_puzzle, relations
+    from maskmi.sudoku.grid import parse_puzzle
     from maskmi.sudoku.mdm import MASK
 
     cells = parse_puzzle(sys.stdin.read() if puzzle == "-" else puzzle)
@@ -120,13 +120,7 @@ def show_map(puzzle: str, backbone: str, probe: bool, plot: Path | None, top: in
         from maskmi.sudoku.figures import mi_maps
 
         mi_maps({"probed" if probe else "head": matrix}, cells).savefig(plot)
-    first, second = (blanks[index] for index in np.triu_indices(len(blanks), 1))
-    values = matrix[first, second]
-    order = np.argsort(-values, kind="stable")
-    same = relations().any(-1)
-    for k in order[: top or None]:
-        i, j = int(first[k]), int(second[k])
-        pair = {"cells": [_cell(i), _cell(j)], "mi_nats": round(float(values[k]), 6), "same_unit": bool(same[i, j])}
+    for pair in strongest_pairs(matrix, blanks, _cell, top):
         click.echo(json.dumps(pair))
 
 
