@@ -1,3 +1,4 @@
+import io
 from pathlib import Path
 
 import numpy as np
@@ -123,23 +124,25 @@ def test_relations_hold_eight_partners_per_cell_and_kind():
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "lines"),
     [
-        f"{PUZZLE}\n\n# a comment\n{SOLUTION}\n",
-        f"id,Puzzle,rating\r\n1,{PUZZLE},2\r\n2,{SOLUTION},3\r\n",
-        f"\ufeffpuzzle,solution\n{PUZZLE},{SOLUTION}\n{SOLUTION},{SOLUTION}\n",
+        (f"{PUZZLE}\n\n# a comment\n{SOLUTION}\n", [1, 4]),
+        (f"id,Puzzle,rating\r\n1,{PUZZLE},2\r\n2,{SOLUTION},3\r\n", [2, 3]),
+        (f"\ufeffpuzzle,solution\n{PUZZLE},{SOLUTION}\n{SOLUTION},{SOLUTION}\n", [2, 3]),
     ],
 )
-def test_files_of_puzzles_plain_and_csv(tmp_path: Path, text):
+def test_files_of_puzzles_plain_and_csv(tmp_path: Path, text, lines):
     path = tmp_path / "puzzles"
     path.write_bytes(text.encode())
-    np.testing.assert_array_equal(grid.read_puzzles(path), [grid.parse_puzzle(t) for t in (PUZZLE, SOLUTION)])
+    found = grid.read_puzzles(path)
+    np.testing.assert_array_equal(found.puzzles, [grid.parse_puzzle(t) for t in (PUZZLE, SOLUTION)])
+    assert found.lines == lines and found.skipped == []
 
 
 def test_a_file_with_one_drawn_puzzle(tmp_path: Path):
     path = tmp_path / "one.txt"
     path.write_text(DRAWN)
-    np.testing.assert_array_equal(grid.read_puzzles(path), [grid.parse_puzzle(PUZZLE)])
+    np.testing.assert_array_equal(grid.read_puzzles(path).puzzles, [grid.parse_puzzle(PUZZLE)])
 
 
 def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path):
@@ -147,6 +150,10 @@ def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path):
     path.write_text(f"puzzle\n{PUZZLE}\n{CONTRADICTING}\n")
     with pytest.raises(ValueError, match=r"bad.csv, line 3: .*two 1s in column 5"):
         grid.read_puzzles(path)
+    found = grid.read_puzzles(io.StringIO(path.read_text()), skip_invalid=True)
+    assert found.lines == [2] and len(found.puzzles) == 1
+    (skipped,) = found.skipped
+    assert "line 3: " in skipped and "two 1s in column 5" in skipped
     path.write_text("puzzle\n")
     with pytest.raises(ValueError, match="no puzzle"):
         grid.read_puzzles(path)

@@ -55,7 +55,7 @@ def test_no_two_committed_solutions_are_equivalent_nor_one_to_a_training_grid():
 
 def test_the_csv_is_readable_as_a_file_of_puzzles(committed):
     name, puzzles = committed
-    np.testing.assert_array_equal(read_puzzles(data.FOLDER / f"{name}.csv"), puzzles.puzzles)
+    np.testing.assert_array_equal(read_puzzles(data.FOLDER / f"{name}.csv").puzzles, puzzles.puzzles)
 
 
 def test_a_changed_or_missing_file_is_refused(tmp_path):

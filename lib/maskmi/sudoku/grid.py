@@ -5,6 +5,7 @@ Grids are uint8 arrays of 81 cells, row by row: digits 1 to 9 are stored as 0 to
 
 import csv
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,16 +76,31 @@ def contradictions(puzzle: Grids) -> list[str]:
     return found
 
 
-def read_puzzles(path: str | Path) -> Grids:
-    """The puzzles [n, 81] of a file: one a line, or a CSV file whose header names a column ``puzzle``.
+class Puzzles(NamedTuple):
+    puzzles: Grids  # [n, 81]
+    lines: list[int]  # where each one begins in its file, counted from 1
+    skipped: list[str]  # a sentence on each puzzle left out
 
-    Blank lines and lines starting with ``#`` are skipped. A plain file may hold one puzzle drawn over several lines.
+
+def read_puzzles(source: str | Path | TextIO, *, skip_invalid: bool = False) -> Puzzles:
+    """The puzzles of a file or an open text stream: one a line, or CSV whose header names a column ``puzzle``.
+
+    Blank lines and lines starting with ``#`` are skipped. Text that is not CSV may hold one puzzle drawn over several
+    lines.
+
+    Args:
+        skip_invalid: leave out, and list, the puzzles that would be refused.
 
     Raises:
-        ValueError: names the file and the line of a puzzle that is refused by :func:`parse_puzzle`, or an empty file.
+        ValueError: names the file and the line of a puzzle that is refused by :func:`parse_puzzle`; also where there is
+            no puzzle.
+        FileNotFoundError: where there is no such file.
     """
-    path = Path(path)
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    if isinstance(source, str | Path):
+        label, text = str(source), Path(source).read_text(encoding="utf-8-sig", errors="replace")
+    else:
+        label, text = str(getattr(source, "name", "the input")), source.read().removeprefix("\ufeff")
+    lines = text.splitlines()
     numbered = [(n, line) for n, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")]
     header = [name.strip().lower() for name in next(csv.reader([numbered[0][1]]))] if numbered else []
     if "puzzle" in header:
@@ -94,14 +110,17 @@ def read_puzzles(path: str | Path) -> Grids:
     elif numbered and all(sum(c.isdigit() or c in BLANKS for c in line) <= 9 for _, line in numbered):
         numbered = [(numbered[0][0], "\n".join(line for _, line in numbered))]
     if not numbered:
-        raise ValueError(f"{path} holds no puzzle")
-    puzzles = []
+        raise ValueError(f"{label} holds no puzzle")
+    puzzles, places, skipped = [], [], []
     for n, text in numbered:
         try:
             puzzles.append(parse_puzzle(text))
+            places.append(n)
         except ValueError as error:
-            raise ValueError(f"{path}, line {n}: {error}") from None
-    return np.stack(puzzles)
+            if not skip_invalid:
+                raise ValueError(f"{label}, line {n}: {error}") from None
+            skipped.append(f"line {n}: {error}")
+    return Puzzles(np.stack(puzzles) if puzzles else np.zeros((0, 81), np.uint8), places, skipped)
 
 
 def format_line(grid: Grids) -> str:

@@ -1,0 +1,221 @@
+"""``maskmi protein``: generate and infill sequences, and the mutual information of their masked residues."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from maskmi.cli.options import decoder_of, decoding_options, strongest_pairs
+
+
+def _model_options(command: Callable) -> Callable:
+    options = [
+        click.option("--model", type=click.Choice(["esmc_small", "antiberty", "esmc_300m"]), default="esmc_small",
+                     show_default=True),
+        click.option("--weights", metavar="PATH", help="Weights of the model in another place than the usual one."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+SOURCE = click.argument("source", type=click.File(encoding="utf-8"), default="-", metavar="[FASTA]")
+SKIP = click.option("--skip-invalid", is_flag=True, help="Leave out records that are refused, and list them.")
+TEMPERATURE = click.option(
+    "--temperature", default=1.0, show_default=True, help="Of the residues; 0 takes the likeliest."
+)
+
+
+@click.group()
+def protein() -> None:
+    """Proteins by ESM-C and AntiBERTy. In FASTA files _ or <mask> is a residue to fill in."""
+
+
+@protein.command()
+@_model_options
+@click.option("--number", "-n", default=10, show_default=True, type=click.IntRange(1), help="Of sequences.")
+@click.option(
+    "--length", type=click.IntRange(1), help="Residues of each; else as in the study: 50 to 100, or as heavy chains."
+)
+@decoding_options("sequential:random")
+@TEMPERATURE
+def generate(model: str, weights: str | None, number: int, length: int | None, seed: int, **options: Any) -> None:
+    """Sequences from nothing, as FASTA with the passes that each one took."""
+    import torch
+
+    from maskmi.protein.fasta import Record
+    from maskmi.protein.study import all_masked, starting_states
+
+    backbone = _load(model, weights)
+    states = starting_states(model, number, seed) if length is None else all_masked(torch.full((number,), length))
+    records = [Record(f"sample{i}", "") for i in range(1, number + 1)]
+    _decode(backbone, records, states, seed=seed, **options)
+
+
+@protein.command()
+@SOURCE
+@_model_options
+@decoding_options("sequential:random")
+@TEMPERATURE
+@SKIP
+def infill(source: TextIO, model: str, weights: str | None, skip_invalid: bool, seed: int, **options: Any) -> None:
+    """Fill in the masked residues of the records of FASTA, or of the standard input; the others are kept."""
+    from maskmi.protein.fasta import to_tokens
+
+    backbone = _load(model, weights)
+    records = _records(source, backbone, skip_invalid)
+    states = to_tokens([record.sequence for record in records], backbone.network.extra)
+    _decode(backbone, records, states, seed=seed, **options)
+
+
+@protein.command("map")
+@SOURCE
+@_model_options
+@click.option("--probe", is_flag=True, help="Measure it by probing, not by the shipped head.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the map into this file (png, svg, pdf)."
+)
+@click.option("--top", default=20, show_default=True, help="How many pairs to list; 0 lists all.")
+def show_map(source: TextIO, model: str, weights: str | None, probe: bool, plot: Path | None, top: int) -> None:
+    """Mutual information (nats) of the masked residues of a FASTA with one record.
+
+    Writes a JSON object a pair, by falling information; residues are counted from 1.
+    """
+    import torch
+
+    from maskmi.head import predict
+    from maskmi.protein.adapter import MASK
+    from maskmi.protein.fasta import to_tokens
+    from maskmi.protein.figures import mi_maps
+
+    backbone = _load(model, weights)
+    records = _records(source, backbone, skip_invalid=False)
+    if len(records) > 1:
+        raise ValueError(f"a map is of one record, not of {len(records)}: `maskmi protein probe` takes many")
+    tokens = to_tokens([records[0].sequence], backbone.network.extra)
+    masked = tokens[0] == MASK
+    if masked.sum() < 2:
+        raise ValueError(f"record {records[0].name!r} has {int(masked.sum())} masked residues: a map needs two or more")
+    if probe:
+        matrix = _probed(backbone, tokens)[0][0]
+    else:
+        with torch.no_grad():
+            matrix = predict(_head(backbone), backbone.model(tokens).hidden, masked[None])[0]
+    matrix = matrix.float().numpy()
+    if plot:
+        mi_maps({records[0].name: matrix}, masked.numpy()).savefig(plot)
+    for pair in strongest_pairs(matrix, masked.nonzero().flatten().numpy(), lambda i: i + 1, top):
+        click.echo(json.dumps(pair))
+
+
+@protein.command()
+@SOURCE
+@_model_options
+@click.option("--mask-ratio", default=0.5, show_default=True, type=click.FloatRange(0, 1),
+              help="Share of residues to mask at random in records without masks of their own.")  # fmt: skip
+@click.option(
+    "--tolerance", default=0.001, show_default=True, help="Nats: bound on the error of skipping rare residues."
+)
+@click.option("--seed", default=0, show_default=True, help="Of what is masked.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@SKIP
+def probe(
+    source: TextIO,
+    model: str,
+    weights: str | None,
+    mask_ratio: float,
+    tolerance: float,
+    seed: int,
+    quiet: bool,
+    skip_invalid: bool,
+) -> None:
+    """Probe a model over the records of FASTA: hundreds of passes a record.
+
+    Writes a JSON object a record: its name, the sequence as masked, the masked residues (counted from 1), the symmetric
+    matrix of their mutual information in nats (the paper's estimator), and the passes.
+    """
+    from maskmi.noise import uniform
+    from maskmi.protein.adapter import MASK, PADDING
+    from maskmi.protein.fasta import to_sequences, to_tokens
+
+    backbone = _load(model, weights)
+    records = _records(source, backbone, skip_invalid)
+    tokens = to_tokens([record.sequence for record in records], backbone.network.extra)
+    import torch
+
+    level = uniform(seed, torch.arange(len(tokens))[:, None], torch.arange(tokens.shape[1]))
+    own = (tokens == MASK).any(1, keepdim=True)
+    tokens = torch.where(~own & (tokens != PADDING) & (level < mask_ratio), MASK, tokens)
+    matrix, passes = _probed(backbone, tokens, tolerance, progress=not quiet)
+    for record, row, sequence, mi, spent in zip(
+        records, tokens, to_sequences(tokens, backbone.network.extra), matrix, passes.tolist(), strict=True
+    ):
+        at = (row == MASK).nonzero().flatten()
+        values = [[round(value, 6) for value in line] for line in mi[at][:, at].tolist()]
+        line = {"name": record.name, "sequence": sequence, "masked": (at + 1).tolist(), "mi_nats": values}
+        click.echo(json.dumps(line | {"passes": spent}))
+
+
+def _load(model: str, weights: str | None) -> Any:
+    from maskmi.protein.study import load_backbone
+
+    return load_backbone(model, checkpoint=weights or "shipped")
+
+
+def _head(backbone: Any) -> Any:
+    from maskmi.protein.sweep import LABEL
+    from maskmi.study import load_head
+
+    return load_head(backbone, LABEL)
+
+
+def _probed(backbone: Any, tokens: Any, tolerance: float = 0.0, progress: bool = False) -> tuple[Any, Any]:
+    from maskmi.probing import probe, symmetrise
+
+    found = probe(backbone.model, tokens, tolerance=tolerance, progress=progress)
+    return symmetrise(found.entropy_drop, found.probed)[0], found.passes
+
+
+def _records(source: TextIO, backbone: Any, skip_invalid: bool) -> list[Any]:
+    from maskmi.protein.fasta import read_fasta
+
+    limit = getattr(backbone.network, "max_length", None)
+    found = read_fasta(source, backbone.network.extra, masks=True, max_length=limit, skip_invalid=skip_invalid)
+    for sentence in found.skipped:
+        click.echo(f"left out: {sentence}", err=True)
+    if not found.records:
+        raise ValueError("no record is left")
+    return found.records
+
+
+def _decode(
+    backbone: Any,
+    records: list[Any],
+    states: Any,
+    *,
+    decoder: str,
+    alpha: float,
+    lam: float,
+    order: str,
+    seed: int,
+    quiet: bool,
+    temperature: float,
+) -> None:
+    """Decode and write as FASTA."""
+    import sys
+
+    from maskmi.decoding import decode
+    from maskmi.protein.fasta import Record, to_sequences, write_fasta
+
+    rule = decoder_of(decoder, lambda: _head(backbone), alpha=alpha, lam=lam, order=order)
+    result = decode(backbone.model, states, rule, seed=seed, temperature=temperature, progress=not quiet)
+    sequences = to_sequences(result.tokens, backbone.network.extra)
+    write_fasta(
+        sys.stdout,
+        [
+            Record(record.name, sequence, " ".join(filter(None, [record.description, f"passes={passes}"])))
+            for record, sequence, passes in zip(records, sequences, result.passes.tolist(), strict=True)
+        ],
+    )

@@ -1,0 +1,137 @@
+"""``maskmi sudoku``: decode puzzles, and the mutual information of one."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from maskmi.cli.options import decoder_of, decoding_options, strongest_pairs
+
+SOLUTIONS = ("none", "one", "several")
+BACKBONE = click.option(
+    "--backbone",
+    type=click.Choice(["strong", "paper_strength"]),
+    default="strong",
+    show_default=True,
+    help="The shipped model.",
+)
+
+
+@click.group()
+def sudoku() -> None:
+    """Sudoku by a masked diffusion model."""
+
+
+@sudoku.command()
+@click.argument("source", type=click.File(encoding="utf-8"), default="-", metavar="[FILE]")
+@BACKBONE
+@decoding_options("mi")
+@click.option("--temperature", default=0.0, show_default=True, help="Of the values; 0 takes the most probable one.")
+@click.option("--skip-invalid", is_flag=True, help="Leave out puzzles that are refused, and list them.")
+@click.option("--grid", is_flag=True, help="Draw the grids instead of JSON lines.")
+def decode(
+    source: TextIO,
+    backbone: str,
+    decoder: str,
+    alpha: float,
+    lam: float,
+    order: str,
+    seed: int,
+    quiet: bool,
+    temperature: float,
+    skip_invalid: bool,
+    grid: bool,
+) -> None:
+    """Fill in the puzzles of FILE, or of the standard input: one a line, CSV with a column "puzzle", or one drawn.
+
+    Blanks are . 0 _ or *. Writes a JSON object a puzzle: its line, the puzzle, the grid, whether that is valid and
+    keeps the givens, how many solutions the puzzle has (one, several or none), passes and steps.
+    """
+    import torch
+
+    from maskmi.decoding import decode as run
+    from maskmi.sudoku.grid import format_grid, format_line, is_valid_solution, read_puzzles
+    from maskmi.sudoku.solver import count_solutions
+
+    found = read_puzzles(source, skip_invalid=skip_invalid)
+    for sentence in found.skipped:
+        click.echo(f"left out: {sentence}", err=True)
+    if not len(found.puzzles):
+        raise ValueError("no puzzle is left")
+    model, head = _load(backbone)
+    result = run(
+        model.model,
+        torch.from_numpy(found.puzzles).long(),
+        decoder_of(decoder, head, alpha=alpha, lam=lam, order=order),
+        seed=seed,
+        temperature=temperature,
+        progress=not quiet,
+    )
+    grids = result.tokens.numpy().astype("uint8")
+    valid, solutions = is_valid_solution(grids, found.puzzles), count_solutions(found.puzzles)
+    for i, line in enumerate(found.lines):
+        if grid:
+            state = "valid" if valid[i] else "not valid"
+            click.echo(f"line {line}: {state}, {int(result.passes[i])} passes\n{format_grid(grids[i])}\n")
+            continue
+        row = {"line": line, "puzzle": format_line(found.puzzles[i]), "grid": format_line(grids[i])}
+        row |= {"valid": bool(valid[i]), "solutions": SOLUTIONS[solutions[i]]}
+        click.echo(json.dumps(row | {"passes": int(result.passes[i]), "steps": int(result.steps[i])}))
+
+
+@sudoku.command("map")
+@click.argument("puzzle", default="-")
+@BACKBONE
+@click.option("--probe", is_flag=True, help="Measure it by probing, which takes hundreds of passes, not by the head.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the map into this file (png, svg, pdf)."
+)
+@click.option("--top", default=20, show_default=True, help="How many pairs to list; 0 lists all.")
+def show_map(puzzle: str, backbone: str, probe: bool, plot: Path | None, top: int) -> None:
+    """Mutual information (nats) of the blank cells of PUZZLE: 81 characters, or - to read it from the standard input.
+
+    Writes a JSON object a pair of cells, by falling information.
+    """
+    import numpy as np
+    import torch
+
+    from maskmi.head import predict
+    from maskmi.probing import probe as by_probing
+    from maskmi.probing import symmetrise
+    from maskmi.sudoku.grid import parse_puzzle
+    from maskmi.sudoku.mdm import MASK
+
+    cells = parse_puzzle(sys.stdin.read() if puzzle == "-" else puzzle)
+    blanks = np.flatnonzero(cells == MASK)
+    if len(blanks) < 2:
+        raise ValueError(f"the puzzle has {len(blanks)} blanks: a map needs two or more")
+    tokens = torch.from_numpy(cells[None]).long()
+    model, head = _load(backbone)
+    if probe:
+        probes = by_probing(model.model, tokens)
+        matrix = symmetrise(probes.entropy_drop, probes.probed)[0][0]
+    else:
+        with torch.no_grad():
+            matrix = predict(head(), model.model(tokens).hidden, tokens == MASK)[0]
+    matrix = matrix.float().numpy()
+    if plot:
+        from maskmi.sudoku.figures import mi_maps
+
+        mi_maps({"probed" if probe else "head": matrix}, cells).savefig(plot)
+    for pair in strongest_pairs(matrix, blanks, _cell, top):
+        click.echo(json.dumps(pair))
+
+
+def _cell(index: int) -> str:
+    return f"r{index // 9 + 1}c{index % 9 + 1}"
+
+
+def _load(backbone: str) -> tuple[Any, Any]:
+    """A backbone, and a callable that gives its shipped head."""
+    from maskmi.study import load_head
+    from maskmi.sudoku.study import BACKBONES, load_backbone
+
+    loaded = load_backbone({name: study for study, name in BACKBONES.items()}[backbone])
+    return loaded, lambda: load_head(loaded)
