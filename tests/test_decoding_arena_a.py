@@ -9,12 +9,13 @@ from scipy import stats
 
 from maskmi.decoding import AttentionMatrix, Sequential, decode
 from maskmi.decoding.agdo import AGDO
-from maskmi.decoding.dapd import DAPD, independent_set
+from maskmi.decoding.dapd import DAPD
 from maskmi.decoding.depcap import DepCap
 from maskmi.decoding.dilated import Dilated
 from maskmi.decoding.info_gain import InfoGain
 from maskmi.decoding.klass import KLASS
 from maskmi.decoding.punt import PUNT
+from maskmi.decoding.select import independent_set
 from maskmi.model import Output
 from maskmi.tabular import TabularModel
 

@@ -4,25 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
-from maskmi.decoding.select import first
+from maskmi.decoding.select import first, independent_set
 from maskmi.decoding.sources import AttentionMatrix
 from maskmi.decoding.state import Decision, View
-
-
-def independent_set(key: Tensor, candidates: Tensor, edges: Tensor) -> Tensor:
-    """A maximal set ``[B, L]`` of ``candidates [B, L]`` without an edge among them, greedily by falling ``key [B, L]``.
-
-    ``edges [B, L, L]``: bool, symmetric. Equal keys: the lower position first.
-    """
-    rows = torch.arange(len(key), device=key.device)
-    open_, taken = candidates, torch.zeros_like(candidates)
-    while (going := open_.any(1)).any():
-        best = key.masked_fill(~open_, -torch.inf).argmax(1)
-        taken[rows, best] |= going
-        open_ = open_ & ~taken & ~edges[rows, best]
-    return taken
 
 
 @dataclass(frozen=True)

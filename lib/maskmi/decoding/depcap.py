@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskmi.decoding.dapd import independent_set
-from maskmi.decoding.select import first, rising
+from maskmi.decoding.select import first, independent_set, rising
 from maskmi.decoding.state import Decision, View
 from maskmi.model import kl_divergence
 

@@ -1,4 +1,4 @@
-"""Vectorised choices among masked positions: ranking with fixed ties, prefixes, the first k."""
+"""Vectorised choices among masked positions: ranking with fixed ties, prefixes, the first k, independent sets."""
 
 import torch
 from torch import Tensor
@@ -29,3 +29,17 @@ def first(key: Tensor, masked: Tensor, count: int | Tensor) -> Tensor:
     rank = torch.arange(key.shape[1], device=key.device).expand_as(key)
     limit = count[:, None] if isinstance(count, Tensor) else count
     return at_positions(order, rank < limit) & masked
+
+
+def independent_set(key: Tensor, candidates: Tensor, edges: Tensor) -> Tensor:
+    """A maximal set ``[B, L]`` of ``candidates [B, L]`` without an edge among them, greedily by falling ``key [B, L]``.
+
+    ``edges [B, L, L]``: bool, symmetric. Equal keys: the lower position first.
+    """
+    rows = torch.arange(len(key), device=key.device)
+    open_, taken = candidates, torch.zeros_like(candidates)
+    while (going := open_.any(1)).any():
+        best = key.masked_fill(~open_, -torch.inf).argmax(1)
+        taken[rows, best] |= going
+        open_ = open_ & ~taken & ~edges[rows, best]
+    return taken

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from maskmi.decoding.loop import Decoded, _checked, _distributions, _Network, _propose
+from maskmi.decoding.loop import Decoded
 from maskmi.decoding.state import Decision, View
+from maskmi.decoding.step import Network, Rows, checked_ids, distributions, take_step
 from maskmi.model import MaskedModel, Output, mask_token, pad_token
 from maskmi.noise import random_bits
 
@@ -74,16 +74,7 @@ def decode_tie(
         raise ValueError(f"steps must be at least 1, not {steps}")
     if score not in SCORES:
         raise ValueError(f"score must be one of {', '.join(SCORES)}, not {score!r}")
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature must be finite and 0 or more (0 is greedy), not {temperature}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-    if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise ValueError(f"tokens must be integers [N, L], not {tokens.dtype} {list(tokens.shape)}")
-    count = len(tokens)
-    ids = torch.arange(count) if sequence_ids is None else torch.as_tensor(sequence_ids)
-    if ids.shape != (count,):
-        raise ValueError(f"sequence_ids must have one entry for each of the {count} sequences, not {list(ids.shape)}")
+    ids = checked_ids(tokens, sequence_ids, temperature, batch_size)
     device = models[0].device
     seeds = [seed] + [int(random_bits(seed, torch.tensor(DRAW), m)) & (2**63 - 1) for m in range(1, len(models))]
     run = _Ensemble(models, decoders, seeds, steps, score, temperature, batch_size)
@@ -127,7 +118,7 @@ class _Ensemble:
         self.mask, self.pad = mask_token(self.models[0]), pad_token(self.models[0])
         self.given = tokens != self.mask
         self.taken, self.matrix_passes, passes = (torch.zeros_like(ids) for _ in range(3))
-        self.networks = [_Network(model, self.batch_size, passes) for model in self.models]
+        self.networks = [Network(model, self.batch_size, passes) for model in self.models]
         active = (~self.given).any(1).nonzero().squeeze(1)
         current = tokens[active]
         trajectories = [_Trajectory(current, torch.zeros_like(current), {}) for _ in self.models]
@@ -145,7 +136,7 @@ class _Ensemble:
     def _round(self, active: Tensor, trajectories: list, outputs: list) -> tuple[Tensor, list, list]:
         """Some steps of every model from one common state; ``outputs`` are what the models say of it."""
         common = trajectories[0].tokens
-        said = [_distributions(output.logits, common == self.pad) for output in outputs]
+        said = [distributions(output.logits, common == self.pad) for output in outputs]
         for step in range(self.round_steps):
             trajectories = [
                 self._step(m, active, trajectory, outputs[m] if step == 0 else None)
@@ -168,31 +159,26 @@ class _Ensemble:
         return active, *self._relay(active, said, trajectories)
 
     def _step(self, m: int, active: Tensor, trajectory: _Trajectory, output: Output | None) -> _Trajectory:
-        current, model, decoder = trajectory.tokens, self.models[m], self.decoders[m]
-        output = self._evaluate(m, active, current) if output is None else output
-        view = View(
-            **_distributions(output.logits, current == self.pad),
-            tokens=current,
-            masked=current == self.mask,
-            given=self.given[active],
-            step=self.taken[active],
-            output=output,
-            ids=self.ids[active],
-            seed=self.seeds[m],
-            mask=self.mask,
-            memory=trajectory.memory,
-            evaluate=partial(self.networks[m].evaluate, active),
+        rows = Rows(
+            active,
+            trajectory.tokens,
+            self.given[active],
+            self.taken[active],
+            self.ids[active],
+            trajectory.visits,
+            trajectory.memory,
         )
-        view.proposal = _propose(view, self.temperature, trajectory.visits)
-        view.proposal_log_prob = view.log_probs.gather(2, view.proposal[:, :, None]).squeeze(2)
-        source = getattr(decoder, "pairwise", None)
-        if source is not None:
-            view.pairwise, extra = source(model, view)
-            self.matrix_passes[active] += extra
-        decision = _checked(decoder(view), view)
-        remask = decision.remask & (view.step < 4 * current.shape[1])[:, None]  # as in decode: so that it ends
-        after = torch.where(decision.commit, decision.values, current).masked_fill(remask, self.mask)
-        return _Trajectory(after, trajectory.visits + remask, view.memory)
+        step = take_step(
+            self.networks[m],
+            self.decoders[m],
+            rows,
+            seed=self.seeds[m],
+            temperature=self.temperature,
+            last_remask=4 * trajectory.tokens.shape[1],  # as in decode: so that it ends
+            output=output,
+        )
+        self.matrix_passes[active] += step.matrix_passes
+        return _Trajectory(step.tokens, trajectory.visits + step.decision.remask, step.view.memory)
 
     def _support(self, said: list[dict[str, Tensor]], common: Tensor, states: Tensor) -> Tensor:
         """``[M, B]``: mean probability that the models gave, at the start of the round, to a trajectory's values."""
@@ -211,7 +197,7 @@ class _Ensemble:
         for t, trajectory in enumerate(trajectories):
             blank = trajectory.tokens == self.mask
             by_model = [
-                self._score(said[m], _distributions(crossed[m][t].logits, trajectory.tokens == self.pad))
+                self._score(said[m], distributions(crossed[m][t].logits, trajectory.tokens == self.pad))
                 for m in range(len(self.models))
             ]
             scores.append((sum(by_model) * blank).sum(1) / blank.sum(1))
