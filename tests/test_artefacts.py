@@ -252,7 +252,7 @@ def test_checkpoint_round_trip(tmp_path):
 
 
 def test_missing_checkpoint_says_what_makes_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"strong.safetensors is missing: `./run_all.sh full` makes it"):
+    with pytest.raises(FileNotFoundError, match=r"strong.safetensors is missing: `./run_all.sh --profile full`"):
         load_checkpoint(tmp_path / "strong.safetensors")
 
 

@@ -197,7 +197,7 @@ def save_checkpoint(path: Path | str, tensors: Mapping[str, Tensor], metadata: M
 
 
 def load_checkpoint(
-    path: Path | str, expected_sha256: str | None = None, made_by: str = "./run_all.sh full"
+    path: Path | str, expected_sha256: str | None = None, made_by: str = "./run_all.sh --profile full"
 ) -> tuple[dict[str, Tensor], dict]:
     """Weights and metadata of a checkpoint, verified against ``expected_sha256`` or the ``SHA256SUMS`` beside it.
 

@@ -5,6 +5,7 @@ Tokens are the same for all models: ``0 … V-1`` are values, ``V`` is MASK, ``V
 sequence); what an adapter puts above that is visible context which is never generated. Everything is in nats.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -22,7 +23,7 @@ class Output(NamedTuple):
 class MaskedModel(Protocol):
     """The interface that probing, heads and decoders need. Calling it is one pass per sequence."""
 
-    values: str  # one character per value, in token order
+    values: Sequence[str]  # in token order; a string where each is one character
     hidden_size: int
     device: torch.device
 

@@ -248,13 +248,20 @@ def _contact_map(change: Tensor, masked: Tensor) -> Tensor:
     change -= change.mean(2, keepdim=True)
     change -= change.sum(3, keepdim=True) / number * columns
     change -= change.mean(4, keepdim=True)
-    norm = change.square().sum((2, 4)).sqrt()
-    diagonal = torch.eye(norm.shape[1], dtype=torch.bool, device=norm.device)
-    norm = norm.masked_fill(diagonal, 0)
-    total = norm.sum((1, 2), keepdim=True)
-    product = norm.sum(1, keepdim=True) * norm.sum(2, keepdim=True)
-    corrected = norm - product / torch.where(total > 0, total, 1)
-    return ((corrected + corrected.mT) / 2).masked_fill(diagonal, 0)
+    corrected = average_product_correction(change.square().sum((2, 4)).sqrt())
+    return (corrected + corrected.mT) / 2
+
+
+def average_product_correction(scores: Tensor) -> Tensor:
+    """``S_ij - S_i S_j / S`` with row sums, column sums and the sum of [..., L, L]; the diagonal counts as zero.
+
+    Dunn, Wahl and Gloor 2008.
+    """
+    diagonal = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+    scores = scores.masked_fill(diagonal, 0)
+    total = scores.sum((-2, -1), keepdim=True)
+    product = scores.sum(-1, keepdim=True) * scores.sum(-2, keepdim=True)
+    return (scores - product / torch.where(total == 0, 1, total)).masked_fill(diagonal, 0)
 
 
 def symmetrise(directed: Tensor, probed: Tensor, masked: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,8 @@ def decode_tie(
     if len(decoders) != len(models):
         raise ValueError(f"there must be one decoder, or one for each of the {len(models)} models, not {len(decoders)}")
     if len({model.values for model in models}) > 1:
-        raise ValueError(f"the models must have the same values, not {', '.join(model.values for model in models)}")
+        own = ", ".join("".join(model.values) for model in models)
+        raise ValueError(f"the models must have the same values, not {own}")
     if len({model.device for model in models}) > 1:
         raise ValueError("the models must be on one device")
     if steps < 1:

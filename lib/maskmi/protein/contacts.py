@@ -14,7 +14,7 @@ from torch import Tensor
 from maskmi.metrics import Interval, bootstrap_interval
 from maskmi.model import MaskedModel, mask_token
 from maskmi.noise import uniform
-from maskmi.probing import probe, symmetrise
+from maskmi.probing import average_product_correction, probe, symmetrise
 
 CUTOFF = 8.0  # angstrom between C-beta atoms
 SEPARATION = 6  # residues along the chain; nearer pairs are in contact whatever the fold
@@ -96,18 +96,6 @@ def distance_scores(length: int) -> Tensor:
     """The baseline that knows the chain alone: ``-|i - j|``, float64 [L, L]."""
     position = torch.arange(length, dtype=torch.float64)
     return -(position[:, None] - position[None]).abs()
-
-
-def average_product_correction(scores: Tensor) -> Tensor:
-    """``S_ij - S_i S_j / S`` with row sums, column sums and the sum of [..., L, L]; the diagonal counts as zero.
-
-    Dunn, Wahl and Gloor 2008; as in :func:`maskmi.probing.probe` for the categorical Jacobian.
-    """
-    diagonal = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
-    scores = scores.masked_fill(diagonal, 0)
-    total = scores.sum((-2, -1), keepdim=True)
-    product = scores.sum(-1, keepdim=True) * scores.sum(-2, keepdim=True)
-    return (scores - product / torch.where(total == 0, 1, total)).masked_fill(diagonal, 0)
 
 
 @torch.no_grad()

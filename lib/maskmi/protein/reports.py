@@ -10,12 +10,11 @@ from torch import Tensor
 from maskmi.artefacts import Artefacts
 from maskmi.head import PairHead, predict
 from maskmi.metrics import bootstrap_interval
-from maskmi.probing import MATRICES
+from maskmi.probing import MATRICES, average_product_correction
 from maskmi.protein.adapter import MASK, encode
 from maskmi.protein.contacts import (
     FRACTIONS,
     attention_scores,
-    average_product_correction,
     contact_precision,
     covering_contexts,
     distance_scores,
