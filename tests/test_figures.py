@@ -10,7 +10,8 @@ from matplotlib.patches import Rectangle
 
 from maskmi import figures
 from maskmi.sudoku import figures as sudoku_figures
-from maskmi.sudoku.grid import parse_puzzle, relations
+from maskmi.sudoku.grid import relations
+from maskmi.sudoku.text import parse_puzzle
 
 SOLUTION = np.array([(3 * row + row // 3 + column) % 9 for row in range(9) for column in range(9)], np.uint8)
 BLANKS = [0, 1, 9, 40, 80]

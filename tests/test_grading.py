@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from maskmi.sudoku import grading
-from maskmi.sudoku.grid import parse_puzzle
 from maskmi.sudoku.solver import ALL, MASK, UNITS, guesses, random_grids, solve, unique_puzzles
 from maskmi.sudoku.symmetry import random_symmetry
+from maskmi.sudoku.text import parse_puzzle
 
 # Project Euler 96, grid 01, and Inkala's puzzle of 2012, which needs far more than the techniques graded here.
 EASY = "003020600900305001001806400008102900700000008006708200002609500800203009005010300"

@@ -6,6 +6,7 @@ import pytest
 
 from maskmi.sudoku import grid
 from maskmi.sudoku.solver import MASK, random_grids
+from maskmi.sudoku.text import format_grid, format_line, parse_puzzle, read_puzzles
 
 PUZZLE = "003020600900305001001806400008102900700000008006708200002609500800203009005010300"
 SOLUTION = "483921657967345821251876493548132976729564138136798245372689514814253769695417382"
@@ -13,7 +14,7 @@ CONTRADICTING = "....................1..6.9...841...7..2.5.6..6...124...2.5..9..
 
 
 def test_cells_are_stored_as_the_digit_less_one_and_blanks_as_mask():
-    cells = grid.parse_puzzle(PUZZLE)
+    cells = parse_puzzle(PUZZLE)
     assert cells.dtype == np.uint8 and cells.shape == (81,)
     assert cells[:9].tolist() == [MASK, MASK, 2, MASK, 1, MASK, 5, MASK, MASK]
 
@@ -39,7 +40,7 @@ DRAWN = "\n".join(
     ],
 )
 def test_the_same_puzzle_is_read_alike_however_it_is_written(text):
-    np.testing.assert_array_equal(grid.parse_puzzle(text), grid.parse_puzzle(PUZZLE))
+    np.testing.assert_array_equal(parse_puzzle(text), parse_puzzle(PUZZLE))
 
 
 @pytest.mark.parametrize(
@@ -57,13 +58,13 @@ def test_the_same_puzzle_is_read_alike_however_it_is_written(text):
 )
 def test_what_is_not_a_puzzle_is_refused_with_its_place(text, message):
     with pytest.raises(ValueError, match=message):
-        grid.parse_puzzle(text)
+        parse_puzzle(text)
 
 
 def test_contradicting_givens_are_refused_with_cells_and_units():
     """In this puzzle the only conflict is a 1 in r4c5 and in r6c5, which share column 5 and box 5."""
     with pytest.raises(ValueError) as refusal:
-        grid.parse_puzzle(CONTRADICTING)
+        parse_puzzle(CONTRADICTING)
     assert str(refusal.value) == (
         "the givens contradict each other: two 1s in column 5, at r4c5 and r6c5; two 1s in box 5, at r4c5 and r6c5"
     )
@@ -71,27 +72,27 @@ def test_contradicting_givens_are_refused_with_cells_and_units():
 
 def test_a_row_of_equal_givens_is_one_conflict_and_long_lists_are_cut():
     with pytest.raises(ValueError, match=r"three 7s in row 2, at r2c1, r2c5 and r2c9$"):
-        grid.parse_puzzle("." * 9 + "7...7...7" + "." * 63)
+        parse_puzzle("." * 9 + "7...7...7" + "." * 63)
     with pytest.raises(ValueError, match=r"; .*; .*, and 24 more$"):  # nine 5s in each of the 27 units
-        grid.parse_puzzle("5" * 81)
+        parse_puzzle("5" * 81)
 
 
 def test_formatting_is_read_back_and_sets_boxes_apart():
-    cells = grid.parse_puzzle(PUZZLE)
-    drawn = grid.format_grid(cells).splitlines()
+    cells = parse_puzzle(PUZZLE)
+    drawn = format_grid(cells).splitlines()
     assert drawn[:4] == [
         ". . 3 | . 2 . | 6 . .",
         "9 . . | 3 . 5 | . . 1",
         ". . 1 | 8 . 6 | 4 . .",
         "------+-------+------",
     ]
-    np.testing.assert_array_equal(grid.parse_puzzle("\n".join(drawn)), cells)
-    assert grid.format_line(cells) == PUZZLE.replace("0", ".")
+    np.testing.assert_array_equal(parse_puzzle("\n".join(drawn)), cells)
+    assert format_line(cells) == PUZZLE.replace("0", ".")
 
 
 def test_violations_count_missing_digits_per_unit():
     """By hand: a swap within a row leaves rows alone and costs two digits in each of two columns, and of two boxes."""
-    solved = grid.parse_puzzle(SOLUTION)
+    solved = parse_puzzle(SOLUTION)
     one_box, two_boxes, blank = solved.copy(), solved.copy(), solved.copy()
     one_box[[0, 1]] = solved[[1, 0]]  # each column misses one digit; the box is whole
     two_boxes[[0, 8]] = solved[[8, 0]]  # each column and each box misses one
@@ -102,7 +103,7 @@ def test_violations_count_missing_digits_per_unit():
 
 
 def test_a_solution_is_full_valid_and_keeps_the_givens():
-    puzzle, solved = grid.parse_puzzle(PUZZLE), grid.parse_puzzle(SOLUTION)
+    puzzle, solved = parse_puzzle(PUZZLE), parse_puzzle(SOLUTION)
     other = random_grids(1, seed=0)[0]  # valid, but of another puzzle
     swapped = solved.copy()
     swapped[[0, 1]] = solved[[1, 0]]  # keeps the givens, breaks columns
@@ -134,26 +135,26 @@ def test_relations_hold_eight_partners_per_cell_and_kind():
 def test_files_of_puzzles_plain_and_csv(tmp_path: Path, text, lines):
     path = tmp_path / "puzzles"
     path.write_bytes(text.encode())
-    found = grid.read_puzzles(path)
-    np.testing.assert_array_equal(found.puzzles, [grid.parse_puzzle(t) for t in (PUZZLE, SOLUTION)])
+    found = read_puzzles(path)
+    np.testing.assert_array_equal(found.puzzles, [parse_puzzle(t) for t in (PUZZLE, SOLUTION)])
     assert found.lines == lines and found.skipped == []
 
 
 def test_a_file_with_one_drawn_puzzle(tmp_path: Path):
     path = tmp_path / "one.txt"
     path.write_text(DRAWN)
-    np.testing.assert_array_equal(grid.read_puzzles(path).puzzles, [grid.parse_puzzle(PUZZLE)])
+    np.testing.assert_array_equal(read_puzzles(path).puzzles, [parse_puzzle(PUZZLE)])
 
 
 def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path):
     path = tmp_path / "bad.csv"
     path.write_text(f"puzzle\n{PUZZLE}\n{CONTRADICTING}\n")
     with pytest.raises(ValueError, match=r"bad.csv, line 3: .*two 1s in column 5"):
-        grid.read_puzzles(path)
-    found = grid.read_puzzles(io.StringIO(path.read_text()), skip_invalid=True)
+        read_puzzles(path)
+    found = read_puzzles(io.StringIO(path.read_text()), skip_invalid=True)
     assert found.lines == [2] and len(found.puzzles) == 1
     (skipped,) = found.skipped
     assert "line 3: " in skipped and "two 1s in column 5" in skipped
     path.write_text("puzzle\n")
     with pytest.raises(ValueError, match="no puzzle"):
-        grid.read_puzzles(path)
+        read_puzzles(path)

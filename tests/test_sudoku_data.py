@@ -5,9 +5,10 @@ import pytest
 
 from maskmi.sudoku import data
 from maskmi.sudoku.grading import AMBIGUOUS, grade
-from maskmi.sudoku.grid import is_valid_solution, read_puzzles
+from maskmi.sudoku.grid import is_valid_solution
 from maskmi.sudoku.solver import MASK, count_solutions, guesses, random_grids
 from maskmi.sudoku.symmetry import form_keys, random_symmetry
+from maskmi.sudoku.text import read_puzzles
 
 
 @pytest.fixture(scope="module", params=["unique", "random"])

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from maskmi.sudoku import symmetry
-from maskmi.sudoku.grid import parse_puzzle, violations
+from maskmi.sudoku.grid import violations
 from maskmi.sudoku.solver import MASK, count_solutions, random_grids, solve, unique_puzzles
+from maskmi.sudoku.text import parse_puzzle
 
 SYMMETRIC = "123456789456789123789123456231564897564897231897231564312645978645978312978312645"
 LINES = [

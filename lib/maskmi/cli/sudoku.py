@@ -52,8 +52,9 @@ def decode(
     import torch
 
     from maskmi.decoding import decode as run
-    from maskmi.sudoku.grid import format_grid, format_line, is_valid_solution, read_puzzles
+    from maskmi.sudoku.grid import is_valid_solution
     from maskmi.sudoku.solver import count_solutions
+    from maskmi.sudoku.text import format_grid, format_line, read_puzzles
 
     found = read_puzzles(source, skip_invalid=skip_invalid)
     for sentence in found.skipped:
@@ -100,8 +101,8 @@ def show_map(puzzle: str, backbone: str, probe: bool, plot: Path | None, top: in
     from maskmi.head import predict
     from maskmi.probing import probe as by_probing
     from maskmi.probing import symmetrise
-    from maskmi.sudoku.grid import parse_puzzle
     from maskmi.sudoku.mdm import MASK
+    from maskmi.sudoku.text import parse_puzzle
 
     cells = parse_puzzle(sys.stdin.read() if puzzle == "-" else puzzle)
     blanks = np.flatnonzero(cells == MASK)

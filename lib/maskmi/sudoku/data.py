@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskmi.sudoku.grading import AMBIGUOUS, GRADES, grade
-from maskmi.sudoku.grid import format_line, is_valid_solution, parse_puzzle, violations
+from maskmi.sudoku.grid import is_valid_solution, violations
 from maskmi.sudoku.solver import (
     MASK,
     Grids,
@@ -37,6 +37,7 @@ from maskmi.sudoku.solver import (
     unique_puzzles,
 )
 from maskmi.sudoku.symmetry import form_keys
+from maskmi.sudoku.text import format_line, parse_puzzle
 
 FOLDER = Path(__file__).resolve().parents[3] / "data"
 TRAINING_GRIDS, TRAINING_SEED = 100_000, 0
