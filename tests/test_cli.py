@@ -95,10 +95,12 @@ def test_wrong_use_is_told_in_a_sentence(arguments, code, said):
 
 def test_the_map_of_a_puzzle(tmp_path):
     puzzle = SOLVED[:78] + "..9"  # two blanks in one row and box, each certain: nothing to tell of the other
-    (pair,) = rows(run("sudoku", "map", puzzle, "--probe"))
+    (pair,) = rows(run("sudoku", "map", "--probe", input=puzzle))
     assert pair["pair"] == ["r9c7", "r9c8"] and abs(pair["mi_nats"]) < 0.01
     picture = tmp_path / "map.png"
-    by_head = rows(run("sudoku", "map", PUZZLE, "--top", "0", "--plot", str(picture)))
+    file = tmp_path / "puzzle.txt"
+    file.write_text(PUZZLE)
+    by_head = rows(run("sudoku", "map", str(file), "--top", "0", "--plot", str(picture)))
     blanks = PUZZLE.count(".")
     assert len(by_head) == blanks * (blanks - 1) // 2 and picture.stat().st_size > 10_000
     values = [pair["mi_nats"] for pair in by_head]
@@ -107,7 +109,8 @@ def test_the_map_of_a_puzzle(tmp_path):
     same = {(f"r{i // 9 + 1}c{i % 9 + 1}", f"r{j // 9 + 1}c{j % 9 + 1}") for i, j in np.argwhere(relations().any(-1))}
     share = [sum(tuple(pair["pair"]) in same for pair in part) / len(part) for part in (by_head[:20], by_head)]
     assert share[0] > 2 * share[1]
-    assert "a map needs two" in run("sudoku", "map", SOLVED, code=1)
+    assert "a map needs two" in run("sudoku", "map", input=SOLVED, code=1)
+    assert "one puzzle, not of 2" in run("sudoku", "map", input=f"{PUZZLE}\n{PUZZLE}", code=1)
 
 
 HEAVY = (

@@ -1,7 +1,6 @@
 """``maskmi sudoku``: decode puzzles, and the mutual information of one."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -10,6 +9,7 @@ import click
 from maskmi.cli.options import decoder_of, decoding_options, strongest_pairs
 
 SOLUTIONS = ("none", "one", "several")
+SOURCE = click.argument("source", type=click.File(encoding="utf-8"), default="-", metavar="[FILE]")
 BACKBONE = click.option(
     "--backbone",
     type=click.Choice(["strong", "paper_strength"]),
@@ -25,7 +25,7 @@ def sudoku() -> None:
 
 
 @sudoku.command()
-@click.argument("source", type=click.File(encoding="utf-8"), default="-", metavar="[FILE]")
+@SOURCE
 @BACKBONE
 @decoding_options("mi")
 @click.option("--temperature", default=0.0, show_default=True, help="Of the values; 0 takes the most probable one.")
@@ -83,15 +83,15 @@ def decode(
 
 
 @sudoku.command("map")
-@click.argument("puzzle", default="-")
+@SOURCE
 @BACKBONE
 @click.option("--probe", is_flag=True, help="Measure it by probing, which takes hundreds of passes, not by the head.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the map into this file (png, svg, pdf)."
 )
 @click.option("--top", default=20, show_default=True, help="How many pairs to list; 0 lists all.")
-def show_map(puzzle: str, backbone: str, probe: bool, plot: Path | None, top: int) -> None:
-    """Mutual information (nats) of the blank cells of PUZZLE: 81 characters, or - to read it from the standard input.
+def show_map(source: TextIO, backbone: str, probe: bool, plot: Path | None, top: int) -> None:
+    """Mutual information (nats) of the blank cells of the puzzle in FILE, or in the standard input.
 
     Writes a JSON object a pair of cells, by falling information.
     """
@@ -102,9 +102,12 @@ def show_map(puzzle: str, backbone: str, probe: bool, plot: Path | None, top: in
     from maskmi.probing import probe as by_probing
     from maskmi.probing import symmetrise
     from maskmi.sudoku.mdm import MASK
-    from maskmi.sudoku.text import parse_puzzle
+    from maskmi.sudoku.text import read_puzzles
 
-    cells = parse_puzzle(sys.stdin.read() if puzzle == "-" else puzzle)
+    puzzles = read_puzzles(source).puzzles
+    if len(puzzles) > 1:
+        raise ValueError(f"a map is of one puzzle, not of {len(puzzles)}")
+    cells = puzzles[0]
     blanks = np.flatnonzero(cells == MASK)
     if len(blanks) < 2:
         raise ValueError(f"the puzzle has {len(blanks)} blanks: a map needs two or more")
