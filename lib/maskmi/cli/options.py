@@ -1,8 +1,10 @@
-"""What the commands share: how errors end, and which decoder is meant."""
+"""What the commands share: how errors end, which decoder is meant, and the map of one input."""
 
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -75,18 +77,8 @@ def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: f
         raise click.BadParameter(f"{text!r}: {error}") from error
 
 
-def decoding_options(default: str) -> Callable:
-    """The options of a command that decodes: ``decoder``, ``alpha``, ``lam``, ``order``, ``seed``, ``quiet``."""
-    options = [
-        click.option("--decoder", default=default, show_default=True, metavar="NAME[:VALUE]",
-                     help="Which decoder, and its setting; `maskmi decoders` lists them."),
-        click.option("--alpha", default=1.0, show_default=True, help="MI-guided: weight of a position's own entropy."),
-        click.option("--lam", default=1.0, show_default=True, help="MI-guided: weight of the dependence."),
-        click.option("--order", type=click.Choice(["entropy", "least_cost"]), default="entropy", show_default=True,
-                     help="MI-guided: which position is tried next."),
-        click.option("--seed", default=0, show_default=True, help="Of the values drawn, and of random orders."),
-        click.option("--quiet", is_flag=True, help="No progress bar."),
-    ]  # fmt: skip
+def together(*options: Callable) -> Callable:
+    """Several options as one decorator, in the order in which ``--help`` lists them."""
 
     def add(command: Callable) -> Callable:
         for option in reversed(options):
@@ -96,13 +88,84 @@ def decoding_options(default: str) -> Callable:
     return add
 
 
-def strongest_pairs(matrix: Any, positions: Any, names: Callable[[int], Any], top: int) -> list[dict[str, Any]]:
-    """The ``top`` pairs (0: all) of ``positions`` by falling entry of the symmetric ``matrix`` [L, L], in nats."""
-    import numpy as np
+def decoding_options(default: str) -> Callable:
+    """The options of a command that decodes: ``decoder``, ``alpha``, ``lam``, ``order``, ``seed``, ``quiet``."""
+    return together(
+        click.option("--decoder", default=default, show_default=True, metavar="NAME[:VALUE]",
+                     help="Which decoder, and its setting; `maskmi decoders` lists them."),
+        click.option("--alpha", default=1.0, show_default=True, help="MI-guided: weight of a position's own entropy."),
+        click.option("--lam", default=1.0, show_default=True, help="MI-guided: weight of the dependence."),
+        click.option("--order", type=click.Choice(["entropy", "least_cost"]), default="entropy", show_default=True,
+                     help="MI-guided: which position is tried next."),
+        click.option("--seed", default=0, show_default=True, help="Of the values drawn, and of random orders."),
+        click.option("--quiet", is_flag=True, help="No progress bar."),
+    )  # fmt: skip
 
-    first, second = (np.asarray(positions)[index] for index in np.triu_indices(len(positions), 1))
-    values = np.asarray(matrix)[first, second]
-    order = np.argsort(-values, kind="stable")[: top or None]
-    return [
-        {"pair": [names(int(first[k])), names(int(second[k]))], "mi_nats": round(float(values[k]), 6)} for k in order
-    ]
+
+#: The options of a command that shows a map: ``probe``, ``plot``, ``top``; see :func:`write_map`.
+map_options = together(
+    click.option("--probe", is_flag=True, help="Measure it by probing, up to hundreds of passes, not by the head."),
+    click.option("--plot", type=click.Path(dir_okay=False, path_type=Path),
+                 help="Draw the map into this file (png, svg, pdf)."),
+    click.option("--top", default=20, show_default=True, help="How many pairs to list; 0 lists all."),
+)  # fmt: skip
+
+
+def write_map(
+    model: Any,
+    tokens: Any,
+    masked: Any,
+    head: Callable[[], Any],
+    *,
+    names: Callable[[int], Any],
+    draw: Callable[[Any], Any],
+    probe: bool,
+    plot: Path | None,
+    top: int,
+) -> None:
+    """Write the pairs of masked positions of one sequence by falling mutual information, and draw the map if asked to.
+
+    Args:
+        tokens, masked: [1, L].
+        head: gives the pair head; called where nothing is probed.
+        names: of a position.
+        draw: from the matrix [L, L] to a figure.
+    """
+    import numpy as np
+    import torch
+
+    from maskmi.head import predict
+
+    if probe:
+        matrix, _ = probed(model, tokens)
+    else:
+        with torch.no_grad():
+            matrix = predict(head(), model(tokens).hidden, masked)
+    matrix, positions = matrix[0].float().numpy(), masked[0].nonzero().flatten().numpy()
+    if plot:
+        draw(matrix).savefig(plot)
+    first, second = (positions[index] for index in np.triu_indices(len(positions), 1))
+    values = matrix[first, second]
+    for k in np.argsort(-values, kind="stable")[: top or None]:
+        pair = [names(int(first[k])), names(int(second[k]))]
+        click.echo(json.dumps({"pair": pair, "mi_nats": round(float(values[k]), 6)}))
+
+
+def probed(model: Any, tokens: Any, tolerance: float = 0.0, progress: bool = False) -> tuple[Any, Any]:
+    """The symmetric matrices [N, L, L] of ``tokens`` by the paper's estimator, in nats, and the passes [N]."""
+    from maskmi.probing import probe, symmetrise
+
+    found = probe(model, tokens, tolerance=tolerance, progress=progress)
+    return symmetrise(found.entropy_drop, found.probed)[0], found.passes
+
+
+def some_left(found: Sequence, skipped: Sequence[str], what: str) -> None:
+    """Tell what was left out of the input.
+
+    Raises:
+        ValueError: where nothing else is there.
+    """
+    for sentence in skipped:
+        click.echo(f"left out: {sentence}", err=True)
+    if not len(found):
+        raise ValueError(f"no {what} is left")

@@ -1,26 +1,19 @@
 """``maskmi protein``: generate and infill sequences, and the mutual information of their masked residues."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+import sys
+from functools import partial
 from typing import Any, TextIO
 
 import click
 
-from maskmi.cli.options import decoder_of, decoding_options, strongest_pairs
+from maskmi.cli.options import decoder_of, decoding_options, map_options, probed, some_left, together, write_map
 
-
-def _model_options(command: Callable) -> Callable:
-    options = [
-        click.option("--model", type=click.Choice(["esmc_small", "antiberty", "esmc_300m"]), default="esmc_small",
-                     show_default=True),
-        click.option("--weights", metavar="PATH", help="Weights of the model in another place than the usual one."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
+_model_options = together(
+    click.option("--model", type=click.Choice(["esmc_small", "antiberty", "esmc_300m"]), default="esmc_small",
+                 show_default=True),
+    click.option("--weights", metavar="PATH", help="Weights of the model in another place than the usual one."),
+)  # fmt: skip
 SOURCE = click.argument("source", type=click.File(encoding="utf-8"), default="-", metavar="[FASTA]")
 SKIP = click.option("--skip-invalid", is_flag=True, help="Leave out records that are refused, and list them.")
 TEMPERATURE = click.option(
@@ -73,41 +66,32 @@ def infill(source: TextIO, model: str, weights: str | None, skip_invalid: bool, 
 @protein.command("map")
 @SOURCE
 @_model_options
-@click.option("--probe", is_flag=True, help="Measure it by probing, not by the shipped head.")
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the map into this file (png, svg, pdf)."
-)
-@click.option("--top", default=20, show_default=True, help="How many pairs to list; 0 lists all.")
-def show_map(source: TextIO, model: str, weights: str | None, probe: bool, plot: Path | None, top: int) -> None:
+@map_options
+def show_map(source: TextIO, model: str, weights: str | None, **options: Any) -> None:
     """Mutual information (nats) of the masked residues of a FASTA with one record.
 
     Writes a JSON object a pair, by falling information; residues are counted from 1.
     """
-    import torch
-
-    from maskmi.head import predict
     from maskmi.protein.adapter import MASK
     from maskmi.protein.fasta import to_tokens
-    from maskmi.protein.figures import mi_maps
 
     backbone = _load(model, weights)
     records = _records(source, backbone, skip_invalid=False)
     if len(records) > 1:
         raise ValueError(f"a map is of one record, not of {len(records)}: `maskmi protein probe` takes many")
-    tokens = to_tokens([records[0].sequence], backbone.network.extra)
-    masked = tokens[0] == MASK
+    name, sequence, _ = records[0]
+    tokens = to_tokens([sequence], backbone.network.extra)
+    masked = tokens == MASK
     if masked.sum() < 2:
-        raise ValueError(f"record {records[0].name!r} has {int(masked.sum())} masked residues: a map needs two or more")
-    if probe:
-        matrix = _probed(backbone, tokens)[0][0]
-    else:
-        with torch.no_grad():
-            matrix = predict(_head(backbone), backbone.model(tokens).hidden, masked[None])[0]
-    matrix = matrix.float().numpy()
-    if plot:
-        mi_maps({records[0].name: matrix}, masked.numpy()).savefig(plot)
-    for pair in strongest_pairs(matrix, masked.nonzero().flatten().numpy(), lambda i: i + 1, top):
-        click.echo(json.dumps(pair))
+        raise ValueError(f"record {name!r} has {int(masked.sum())} masked residues: a map needs two or more")
+
+    def draw(matrix: Any) -> Any:
+        from maskmi.protein.figures import mi_maps
+
+        return mi_maps({name: matrix}, masked[0].numpy())
+
+    head = partial(_head, backbone)
+    write_map(backbone.model, tokens, masked, head, names=lambda i: i + 1, draw=draw, **options)
 
 
 @protein.command()
@@ -136,6 +120,8 @@ def probe(
     Writes a JSON object a record: its name, the sequence as masked, the masked residues (counted from 1), the symmetric
     matrix of their mutual information in nats (the paper's estimator), and the passes.
     """
+    import torch
+
     from maskmi.noise import uniform
     from maskmi.protein.adapter import MASK, PADDING
     from maskmi.protein.fasta import to_sequences, to_tokens
@@ -143,12 +129,10 @@ def probe(
     backbone = _load(model, weights)
     records = _records(source, backbone, skip_invalid)
     tokens = to_tokens([record.sequence for record in records], backbone.network.extra)
-    import torch
-
     level = uniform(seed, torch.arange(len(tokens))[:, None], torch.arange(tokens.shape[1]))
     own = (tokens == MASK).any(1, keepdim=True)
     tokens = torch.where(~own & (tokens != PADDING) & (level < mask_ratio), MASK, tokens)
-    matrix, passes = _probed(backbone, tokens, tolerance, progress=not quiet)
+    matrix, passes = probed(backbone.model, tokens, tolerance, progress=not quiet)
     for record, row, sequence, mi, spent in zip(
         records, tokens, to_sequences(tokens, backbone.network.extra), matrix, passes.tolist(), strict=True
     ):
@@ -171,22 +155,12 @@ def _head(backbone: Any) -> Any:
     return load_head(backbone, LABEL)
 
 
-def _probed(backbone: Any, tokens: Any, tolerance: float = 0.0, progress: bool = False) -> tuple[Any, Any]:
-    from maskmi.probing import probe, symmetrise
-
-    found = probe(backbone.model, tokens, tolerance=tolerance, progress=progress)
-    return symmetrise(found.entropy_drop, found.probed)[0], found.passes
-
-
 def _records(source: TextIO, backbone: Any, skip_invalid: bool) -> list[Any]:
     from maskmi.protein.fasta import read_fasta
 
     limit = getattr(backbone.network, "max_length", None)
     found = read_fasta(source, backbone.network.extra, masks=True, max_length=limit, skip_invalid=skip_invalid)
-    for sentence in found.skipped:
-        click.echo(f"left out: {sentence}", err=True)
-    if not found.records:
-        raise ValueError("no record is left")
+    some_left(found.records, found.skipped, "record")
     return found.records
 
 
@@ -204,12 +178,10 @@ def _decode(
     temperature: float,
 ) -> None:
     """Decode and write as FASTA."""
-    import sys
-
     from maskmi.decoding import decode
     from maskmi.protein.fasta import Record, to_sequences, write_fasta
 
-    rule = decoder_of(decoder, lambda: _head(backbone), alpha=alpha, lam=lam, order=order)
+    rule = decoder_of(decoder, partial(_head, backbone), alpha=alpha, lam=lam, order=order)
     result = decode(backbone.model, states, rule, seed=seed, temperature=temperature, progress=not quiet)
     sequences = to_sequences(result.tokens, backbone.network.extra)
     write_fasta(

@@ -1,12 +1,11 @@
 """``maskmi sudoku``: decode puzzles, and the mutual information of one."""
 
 import json
-from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
-from maskmi.cli.options import decoder_of, decoding_options, strongest_pairs
+from maskmi.cli.options import decoder_of, decoding_options, map_options, some_left, write_map
 
 SOLUTIONS = ("none", "one", "several")
 SOURCE = click.argument("source", type=click.File(encoding="utf-8"), default="-", metavar="[FILE]")
@@ -57,10 +56,7 @@ def decode(
     from maskmi.sudoku.text import format_grid, format_line, read_puzzles
 
     found = read_puzzles(source, skip_invalid=skip_invalid)
-    for sentence in found.skipped:
-        click.echo(f"left out: {sentence}", err=True)
-    if not len(found.puzzles):
-        raise ValueError("no puzzle is left")
+    some_left(found.puzzles, found.skipped, "puzzle")
     model, head = _load(backbone)
     result = run(
         model.model,
@@ -85,47 +81,33 @@ def decode(
 @sudoku.command("map")
 @SOURCE
 @BACKBONE
-@click.option("--probe", is_flag=True, help="Measure it by probing, which takes hundreds of passes, not by the head.")
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the map into this file (png, svg, pdf)."
-)
-@click.option("--top", default=20, show_default=True, help="How many pairs to list; 0 lists all.")
-def show_map(source: TextIO, backbone: str, probe: bool, plot: Path | None, top: int) -> None:
+@map_options
+def show_map(source: TextIO, backbone: str, **options: Any) -> None:
     """Mutual information (nats) of the blank cells of the puzzle in FILE, or in the standard input.
 
     Writes a JSON object a pair of cells, by falling information.
     """
-    import numpy as np
     import torch
 
-    from maskmi.head import predict
-    from maskmi.probing import probe as by_probing
-    from maskmi.probing import symmetrise
     from maskmi.sudoku.mdm import MASK
     from maskmi.sudoku.text import read_puzzles
 
     puzzles = read_puzzles(source).puzzles
     if len(puzzles) > 1:
         raise ValueError(f"a map is of one puzzle, not of {len(puzzles)}")
-    cells = puzzles[0]
-    blanks = np.flatnonzero(cells == MASK)
-    if len(blanks) < 2:
-        raise ValueError(f"the puzzle has {len(blanks)} blanks: a map needs two or more")
-    tokens = torch.from_numpy(cells[None]).long()
+    tokens = torch.from_numpy(puzzles).long()
+    masked = tokens == MASK
+    if masked.sum() < 2:
+        raise ValueError(f"the puzzle has {int(masked.sum())} blanks: a map needs two or more")
     model, head = _load(backbone)
-    if probe:
-        probes = by_probing(model.model, tokens)
-        matrix = symmetrise(probes.entropy_drop, probes.probed)[0][0]
-    else:
-        with torch.no_grad():
-            matrix = predict(head(), model.model(tokens).hidden, tokens == MASK)[0]
-    matrix = matrix.float().numpy()
-    if plot:
+    title = "probed" if options["probe"] else "head"
+
+    def draw(matrix: Any) -> Any:
         from maskmi.sudoku.figures import mi_maps
 
-        mi_maps({"probed" if probe else "head": matrix}, cells).savefig(plot)
-    for pair in strongest_pairs(matrix, blanks, _cell, top):
-        click.echo(json.dumps(pair))
+        return mi_maps({title: matrix}, puzzles[0])
+
+    write_map(model.model, tokens, masked, head, names=_cell, draw=draw, **options)
 
 
 def _cell(index: int) -> str:
