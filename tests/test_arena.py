@@ -152,6 +152,33 @@ def test_scores_that_are_no_rates_have_no_mcnemar():
     assert "cap" not in second and "p_value" not in first
 
 
+def test_a_rival_is_compared_with_the_reference_interpolated_at_its_passes():
+    reference = [  # in no order, and one that takes as many passes as another
+        (naive(4), outcome([True, True, False, False], 20)),
+        (naive(4), outcome([True, False, False, False], 10)),
+        (naive(4), outcome([False, False, True, True], 20)),
+    ]
+    table = arena.paired_comparison(reference, [(margin(4), outcome([True, True, True, False], 14))])
+    (row,) = table.to_dict("records")
+    # At 14 passes, 0.4 of the way: the reference solves 1, 0.4, 0, 0; the rival is ahead by 0, 0.6, 1, 0.
+    assert row["decoder"] == "margin k=4" and row["passes"] == 14 and row["n"] == 4
+    assert row["solved"] == 0.75 and row["reference"] == pytest.approx(0.35) and row["difference"] == pytest.approx(0.4)
+    assert 0 <= row["low"] < 0.4 < row["high"] <= 1
+
+
+@pytest.mark.parametrize(("passes", "reference", "met"), [(10, 0.25, 10), (20, 0.5, 20), (20.5, 0.5, 20)])
+def test_a_rival_with_more_passes_than_the_reference_ever_takes_meets_its_dearest_setting(passes, reference, met):
+    curve = [(naive(4), outcome([True, False, False, False], 10)), (naive(4), outcome([True, True, False, False], 20))]
+    (row,) = arena.paired_comparison(curve, [(margin(4), outcome([True] * 4, passes))]).to_dict("records")
+    assert row["reference"] == pytest.approx(reference)
+    assert (row["passes"], row["reference_passes"]) == (passes, met)
+
+
+def test_a_rival_with_fewer_passes_than_the_reference_ever_takes_is_left_out():
+    curve = [(naive(4), outcome([True, False], 10)), (naive(4), outcome([True, True], 20))]
+    assert arena.paired_comparison(curve, [(margin(4), outcome([True, True], 9.5))]).empty
+
+
 def test_dearer_contenders_meet_the_curve_on_the_sequences_they_decoded():
     curve = [(naive(7), outcome([True, False, True, True], 8)), (naive(4), outcome([True, True, True, True], 14))]
     (row,) = arena.paired_comparison(curve, [(margin(4), outcome([False, True], 14))]).to_dict("records")
