@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -160,6 +161,26 @@ def test_a_run_killed_in_the_middle_goes_on_and_gives_the_same_statistics(smoke,
     assert run.main(command[3:]) == 0
     first, second = (statistics.load(folder / "statistics.json")["studies"]["sudoku"] for folder in (smoke, tmp_path))
     differ = ("provenance", "seconds_per_sequence")  # no two runs share wall times
+    assert without(first, *differ) == without(second, *differ)
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments_change_nothing(smoke, tmp_path):
+    """What is killed is a whole run, wherever it is; one that ends before its moment begins anew."""
+    moments = random.Random(0)
+    command = [sys.executable, "-m", "maskmi.run", "--profile", "smoke", "--output", str(tmp_path)]
+    kills, options = 0, ["--fresh"]
+    while kills < 20:
+        with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, start_new_session=True) as process:
+            try:
+                assert process.wait(moments.uniform(1, 25)) == 0
+                options = ["--fresh"]
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                kills, options = kills + 1, []
+    assert run.main([*command[3:], *options]) == 0
+    first, second = (statistics.load(folder / "statistics.json")["studies"]["sudoku"] for folder in (smoke, tmp_path))
+    differ = ("provenance", "seconds_per_sequence")
     assert without(first, *differ) == without(second, *differ)
 
 
