@@ -19,7 +19,7 @@ SWEEPS = {
     "whole": list(sweep.whole_sweep(HEADS)),
     "oracle": list(sweep.oracle_sweep(0.01)),
     "jacobian": list(sweep.jacobian_sweep()),
-    "paired": list(sweep.paired_sweep(HEADS)),
+    "paired": list(sweep.paired_sweep(HEADS, "sudoku")),
 }
 MI = {"decoder": "mi_guided", "budget": 0.3, "lam": 1.0, "alpha": 1.0}
 MI |= {"reading": "cumulative", "order": "entropy", "matrix": "head"}
