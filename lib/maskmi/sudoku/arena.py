@@ -120,7 +120,7 @@ def _simple() -> Iterator[Setting]:
         yield setting_of("confidence_threshold", ConfidenceThreshold, threshold=threshold)
     for factor in (0.03, 0.3, 0.6):
         yield setting_of("confidence_factor", ConfidenceFactor, factor=factor)
-    for budget in (0.001, 0.03, 0.1, 0.3, 1.0, 2.0):
+    for budget in (1e-5, 1e-4, 0.001, 0.03, 0.1, 0.3, 1.0, 2.0):
         yield entropy_bounded_setting(budget)
     for k in (4, 5, 10, 14):
         yield setting_of("agdo", AGDO, k=k)

@@ -63,7 +63,7 @@ def _whole(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
         yield {"decoder": "confidence_threshold", "threshold": threshold}, ConfidenceThreshold(threshold)
     for factor in (0.03, 0.1, 0.3, 1.0):
         yield {"decoder": "confidence_factor", "factor": factor}, ConfidenceFactor(factor)
-    for budget in (0.001, 0.003, *BUDGETS):  # of a strong model entropies are tiny
+    for budget in (1e-5, 1e-4, 0.001, 0.003, *BUDGETS):  # of a strong model entropies are tiny
         yield entropy_bounded_setting(budget)
     for proxy in ("confidence", "margin"):
         for budget in (0.1, 0.5):
