@@ -230,14 +230,13 @@ def _map(top: float) -> dict[str, Any]:
         toolbar_location=None,
         x_range=Range1d(0, 1, name="x"),
         y_range=Range1d(1, 0, name="y"),
-        background_fill_alpha=0,
-        border_fill_alpha=0,
         name="plot",
     )
     plot.grid.visible = False
     for axis in plot.axis:
         axis.ticker = FixedTicker(ticks=[])
-        axis.update(major_tick_line_color=None, axis_line_color=None, axis_label_text_font_style="normal")
+        axis.update(axis_label="position", axis_label_text_font_style="normal")
+        axis.update(major_tick_line_color=None, axis_line_color=None)
     empty = [np.zeros((1, 1), np.float32)]
     source = ColumnDataSource(
         {"image": empty, "nats": empty, "pair": [[[""]]], "x": [0], "y": [0], "size": [1]}, name="source"
