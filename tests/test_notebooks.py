@@ -99,6 +99,7 @@ def test_smoke_run_draws_every_figure(smoke):
         "arena_diagnosis",
     }
     assert {f"sudoku_{name}.png" for name in expected} <= drawn
+    assert 500_000 < (smoke / "sudoku_decodings.html").stat().st_size < 1_500_000
     for path in smoke.glob("*.png"):
         with Image.open(path) as image:
             low, high = image.convert("L").getextrema()
@@ -204,6 +205,7 @@ def test_protein_smoke_run_draws_every_figure(protein_smoke):
         *("contact_precision", "contact_maps"),
     }
     assert drawn == {f"esmc_small_{name}.png" for name in expected}
+    assert (protein_smoke / "esmc_small_decodings.html").stat().st_size < 1_500_000
     for path in protein_smoke.glob("*.png"):
         with Image.open(path) as image:
             low, high = image.convert("L").getextrema()

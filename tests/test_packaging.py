@@ -54,6 +54,12 @@ def test_packages_without_dependencies_are_locked_apart():
     assert not set(apart) & set(locked("requirements.lock"))
 
 
+def test_an_installed_package_has_its_data_files():
+    folder = ROOT / "lib" / "maskmi"
+    data = {str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.suffix not in (".py", ".pyc")}
+    assert data == set(PROJECT["tool"]["setuptools"]["package-data"]["maskmi"])
+
+
 def test_conda_installs_the_lock_by_pip_alone():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     *conda, by_pip = environment["dependencies"]

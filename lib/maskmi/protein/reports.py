@@ -10,8 +10,9 @@ from torch import Tensor
 from maskmi.artefacts import Artefacts
 from maskmi.head import PairHead, predict
 from maskmi.metrics import bootstrap_interval
+from maskmi.page import Example, record
 from maskmi.probing import MATRICES, average_product_correction
-from maskmi.protein.adapter import MASK, encode
+from maskmi.protein.adapter import MASK, encode, lengths
 from maskmi.protein.contacts import (
     FRACTIONS,
     attention_scores,
@@ -23,7 +24,8 @@ from maskmi.protein.contacts import (
     probed_maps,
 )
 from maskmi.protein.structures import Structure
-from maskmi.protein.sweep import PAPER
+from maskmi.protein.study import half_of, natural
+from maskmi.protein.sweep import LABEL, PAPER, page_sweep
 from maskmi.reports import finite_errors
 from maskmi.settings import curve_of, family_of, is_main, label_of
 from maskmi.study import Backbone, Results, decoding_row
@@ -157,3 +159,26 @@ def precision_table(maps: Mapping[str, Mapping[str, Tensor]], structures: Sequen
     chance = precision_intervals(found)["chance"]
     rows += [{"method": "chance", "cut": cut, **chance._asdict(), "n": len(structures)} for cut in FRACTIONS]
     return pd.DataFrame(rows)
+
+
+def watched(backbone: Backbone, heads: Mapping[str, PairHead], count: int, seed: int = 0) -> list[Example]:
+    """Natural sequences, half of their residues masked, as each decoder of :func:`.sweep.page_sweep` fills them in.
+
+    Values are drawn at temperature 1, as in :func:`.study.infilled`.
+    """
+    truth = natural(backbone.name, "reference")[:count]
+    masked = half_of(truth, seed)
+    sizes = zip(masked.sum(1).tolist(), lengths(truth).tolist(), strict=True)
+    return record(
+        backbone.model,
+        heads[LABEL],
+        truth.masked_fill(masked, MASK),
+        truth,
+        {name_of(settings): decoder for settings, decoder in page_sweep(heads)},
+        names=[
+            f"natural sequence {k}, {blanks} of {length} residues masked" for k, (blanks, length) in enumerate(sizes, 1)
+        ],
+        verdict=lambda written, right: f"{(written == right).double().mean():.0%} of all residues as in nature",
+        seed=seed,
+        temperature=1.0,
+    )

@@ -39,6 +39,13 @@ def short_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
         yield mi_setting(budget, source, f"head: {LABEL}", alpha=0.0, order="least_cost")
 
 
+def page_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
+    """One residue a step, entropy bounding, and dependence alone, to be watched step by step."""
+    yield {"decoder": "sequential", "order": "entropy"}, Sequential()
+    yield entropy_bounded_setting(5.0)
+    yield mi_setting(0.1, HeadMatrix(heads[LABEL]), f"head: {LABEL}", alpha=0.0, order="least_cost")
+
+
 def whole_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
     """Every decoder over its range, after the settings of :func:`short_sweep`; each setting once."""
     return each_once(_whole(heads))

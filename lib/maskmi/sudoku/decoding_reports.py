@@ -5,18 +5,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from maskmi.arena import paired_comparison
+from maskmi.head import PairHead
 from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference
+from maskmi.page import Example, record
 from maskmi.reports import finite_errors
 from maskmi.settings import curve_of, family_of, is_main, label_of
-from maskmi.study import Results
+from maskmi.study import Backbone, Results
 from maskmi.sudoku.diagnosis import CLASHES
 from maskmi.sudoku.evaluation import solved_by_grade
 from maskmi.sudoku.failures import KINDS
+from maskmi.sudoku.grading import GRADES
 from maskmi.sudoku.study import puzzle_set, summary
-from maskmi.sudoku.sweep import paper_row
+from maskmi.sudoku.sweep import page_sweep, paper_row
 
 
 def decoding_frame(results: Results) -> pd.DataFrame:
@@ -154,3 +159,30 @@ def diagnosis_table(found: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     names = ["committed", "joint_error_nats", "follows_singles", "remasked", "flip_flop", "failed", *KINDS]
     names += [*(f"clash: {name}" for name in CLASHES), "dead", "broken"]
     return pd.DataFrame(rows).reindex(columns=["decoder", "n", *names])
+
+
+def from_easy_to_hard(grades: NDArray[np.int64], count: int) -> list[int]:
+    """The first puzzles of each grade, ``count`` in all, easy ones first; grades share evenly, the harder get the rest.
+
+    Args:
+        grades: [n], indices into :data:`maskmi.sudoku.grading.GRADES`.
+    """
+    found = [np.flatnonzero(grades == grade) for grade in np.unique(grades)]
+    shares = [len(part) for part in np.array_split(np.arange(count), len(found))][::-1]
+    return [int(row) for rows, share in zip(found, shares, strict=True) for row in rows[:share]]
+
+
+def watched(backbone: Backbone, heads: Mapping[str, PairHead], count: int, seed: int = 0) -> list[Example]:
+    """Puzzles of the *unique* set, from easy to hard, as each decoder of :func:`.sweep.page_sweep` fills them in."""
+    puzzles = puzzle_set("unique", 1000)
+    rows = from_easy_to_hard(puzzles.grades, count)
+    return record(
+        backbone.model,
+        heads["entropy_drop"],
+        torch.from_numpy(puzzles.puzzles[rows]).long(),
+        torch.from_numpy(puzzles.solutions[rows]).long(),
+        {label_of(settings): decoder for settings, decoder in page_sweep(heads)},
+        names=[f"{GRADES[puzzles.grades[row]]}, {puzzles.blanks[row]} blanks (puzzle {row + 1})" for row in rows],
+        verdict=lambda grid, solution: "solved" if torch.equal(grid, solution) else "not solved",
+        seed=seed,
+    )

@@ -101,6 +101,14 @@ def jacobian_sweep() -> Iterator[Setting]:
         yield mi_setting(budget, ProbedMatrix("jacobian"), "probed: jacobian")
 
 
+def page_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
+    """One setting of each kind of decoder in the paper's table, to be watched step by step."""
+    yield {"decoder": "sequential", "order": "entropy"}, Sequential()
+    yield {"decoder": "naive", "k": 4}, Naive(4)
+    yield entropy_bounded_setting(0.2)
+    yield mi_setting(0.3, HeadMatrix(heads["entropy_drop"]), "head")
+
+
 def paired_sweep(heads: Mapping[str, PairHead], study: str) -> Iterator[Setting]:
     """The settings of the claim: entropy bounding, closely spaced, against MI-guided as published and as it does best.
 
