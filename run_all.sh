@@ -139,6 +139,8 @@ if [ "${1-}" = test ]; then
     cd "$here"
     "$python" -m ruff check .
     "$python" -m ruff format --check .
+    # All of them: two files at a time, since the notebooks' take half of the time. Some: as the arguments say.
+    [ $# -gt 0 ] || set -- -n 2 --dist loadfile
     exec "$python" -m pytest "$@"
 fi
 exec "$python" -m maskmi.run "$@"
