@@ -1,5 +1,6 @@
 """The arena: choosing, pairing and the frontier by hand, names of sweeps, diagnoses of traces, figures, statistics."""
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -211,6 +212,32 @@ def test_both_sweeps_hold_every_decoder_and_the_whole_one_begins_with_the_short_
     assert kinds == {name for name in decoding.__all__ if not name.endswith("Matrix")} - others
     assert [settings for settings, _ in WHOLE[: len(SHORT)]] == [settings for settings, _ in SHORT]
     assert {names.contender_of(s) for s, _ in WHOLE} > {names.contender_of(s) for s, _ in SHORT}
+
+
+@pytest.mark.parametrize(
+    ("sweep", "count", "digest"),
+    [
+        (SHORT, 30, "0f15e3a0c0111707"),
+        (WHOLE, 148, "c4a3e2db148f9fde"),
+        (TIES[0], 2, "dac1436a90d8a067"),
+        (TIES[1], 16, "99a2c7d604e3a491"),
+    ],
+    ids=["short", "whole", "short ties", "whole ties"],
+)
+def test_the_sweeps_are_those_that_results_are_stored_for(sweep, count, digest):
+    """Setting for setting, in order: a change is meant, and asks for new results and for a new digest here."""
+    described = json.dumps([settings for settings, _ in sweep]).encode()
+    assert (len(sweep), hashlib.sha256(described).hexdigest()[:16]) == (count, digest)
+
+
+def test_a_grid_varies_its_last_choice_first():
+    found = [
+        settings for settings, _ in names.grid("klass", decoding.KLASS, threshold=(0.5, 0.9), kl=1.0, history=(1, 2))
+    ]
+    assert found == [
+        {"decoder": "klass", "threshold": threshold, "kl": 1.0, "history": history}
+        for threshold, history in [(0.5, 1), (0.5, 2), (0.9, 1), (0.9, 2)]
+    ]
 
 
 def test_a_head_that_is_not_there_is_left_out():
