@@ -50,6 +50,7 @@ SYMBOLS = {
     "epsilon": "ε",
     "eta": "η",
     "history": "history",
+    "fallback": "else",
     "dependence": "δ",
 }
 
@@ -134,6 +135,7 @@ def curve_of(settings: Mapping[str, Any]) -> str:
     if decoder == "mi_guided":
         return _mi_curve(settings)
     name = TITLES.get(decoder, decoder.replace("_", " "))
+    name += ", random" if decoder == "sequential" and settings.get("order") == "random" else ""
     name += f" ({settings['matrix']})" if "matrix" in settings else ""
     name += f" ({settings['inner'].replace('_', ' ')})" if "inner" in settings else ""
     return name + (", leave-one-out" if settings.get("check") == "leave_one_out" else "")
