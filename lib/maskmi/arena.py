@@ -20,7 +20,7 @@ from torch import Tensor
 
 from maskmi.metrics import Interval, bootstrap_interval, mcnemar, paired_difference, wilson_interval
 from maskmi.settings import contender_of, family_of, label_of
-from maskmi.study import Results
+from maskmi.study import Results, decoding_row
 
 Outcome = Mapping[str, Tensor]
 Score = str | Callable[[Outcome], Tensor]
@@ -221,6 +221,15 @@ def chosen_rows(compared: pd.DataFrame) -> list[dict[str, Any]]:
             own["difference"] = {name: row[key] for name, key in keys.items()}
             own |= {"p_value": row["p_value"]} if math.isfinite(row.get("p_value", math.nan)) else {}
         rows.append(own)
+    return rows
+
+
+def decoding_rows(results: Results, tables: Mapping[str, pd.DataFrame]) -> list[dict[str, Any]]:
+    """Results as decoding rows of the statistics file, their metrics from tables of :func:`sweep_table`, by name."""
+    rows = []
+    for i, (settings, outcome) in enumerate(results):
+        metrics = {name: table.iloc[i][["value", "low", "high"]].to_dict() for name, table in tables.items()}
+        rows.append(decoding_row(outcome, settings, metrics))
     return rows
 
 

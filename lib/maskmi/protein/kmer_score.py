@@ -18,8 +18,8 @@ from maskmi.study import Results
 class KmerScore:
     """Minus the Jensen-Shannon divergence (nats) of samples' k-mers from natural ones: the larger, the nearer.
 
-    It is a :class:`maskmi.arena.SetScore`. What it says of sets of one size can be compared; smaller ones are further from anything
-    (:func:`maskmi.protein.divergence.natural_floor`).
+    It is a :class:`maskmi.arena.SetScore`. Compare sets of one size: smaller ones are further from anything, natural
+    ones too (:func:`maskmi.protein.divergence.natural_floor`).
     """
 
     k: int
