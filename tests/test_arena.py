@@ -20,6 +20,8 @@ from maskmi.ensembles import ensembled, run_ensembles
 from maskmi.head import PairHead
 from maskmi.metrics import wilson_interval
 from maskmi.parallel import InThreads
+from maskmi.protein import arena as protein_arena
+from maskmi.protein.relations import relations as protein_relations
 from maskmi.settings import mi_setting
 from maskmi.study import Backbone, modules_of
 from maskmi.sudoku import arena as sudoku_arena
@@ -32,6 +34,11 @@ from maskmi.sudoku.solver import random_grids
 HEADS = {name: PairHead(WIDTH, torch.as_tensor(relations())) for name in ("entropy_drop", "mixture", "tv")}
 SHORT, WHOLE = sudoku_arena.short_arena(HEADS), sudoku_arena.whole_arena(HEADS)
 TIES = sudoku_arena.tie_arena("short"), sudoku_arena.tie_arena("whole")
+PROTEIN_HEADS = {name: PairHead(8, protein_relations, 4) for name in HEADS}
+PROTEINS = protein_arena.short_arena(PROTEIN_HEADS), protein_arena.whole_arena(PROTEIN_HEADS)
+EVERY = [SHORT, WHOLE, *TIES, *PROTEINS, protein_arena.tie_arena("short"), protein_arena.tie_arena("whole")]
+NAMES = ["short", "whole", "short ties", "whole ties"]
+NAMES += [f"proteins: {name}" for name in NAMES]
 
 
 def outcome(solved, passes):
@@ -194,7 +201,7 @@ def test_a_clear_lead_is_an_interval_above_zero():
 # Names and sweeps
 
 
-@pytest.mark.parametrize("sweep", [SHORT, WHOLE, *TIES], ids=["short", "whole", "short ties", "whole ties"])
+@pytest.mark.parametrize("sweep", EVERY, ids=NAMES)
 def test_each_setting_comes_once_under_a_name_of_its_own_and_says_what_its_decoder_is(sweep):
     assert Counter(map(names.label_of, (s for s, _ in sweep))).most_common(1)[0][1] == 1
     for settings, decoder in sweep:
@@ -206,12 +213,13 @@ def test_each_setting_comes_once_under_a_name_of_its_own_and_says_what_its_decod
             assert settings[key] == (getattr(decoder, key) if hasattr(decoder, key) else getattr(inner, key))
 
 
-def test_both_sweeps_hold_every_decoder_and_the_whole_one_begins_with_the_short_one():
-    kinds = {type(decoder).__name__ for _, decoder in SHORT}
+@pytest.mark.parametrize(("short", "whole"), [(SHORT, WHOLE), PROTEINS], ids=["Sudoku", "proteins"])
+def test_both_sweeps_hold_every_decoder_and_the_whole_one_begins_with_the_short_one(short, whole):
+    kinds = {type(decoder).__name__ for _, decoder in short}
     others = {"decode", "decode_tie", "joint_error", "Decision", "View", "Decoded", "Trace", "JointError"}
     assert kinds == {name for name in decoding.__all__ if not name.endswith("Matrix")} - others
-    assert [settings for settings, _ in WHOLE[: len(SHORT)]] == [settings for settings, _ in SHORT]
-    assert {names.contender_of(s) for s, _ in WHOLE} > {names.contender_of(s) for s, _ in SHORT}
+    assert [settings for settings, _ in whole[: len(short)]] == [settings for settings, _ in short]
+    assert {names.contender_of(s) for s, _ in whole} > {names.contender_of(s) for s, _ in short}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +230,7 @@ def test_both_sweeps_hold_every_decoder_and_the_whole_one_begins_with_the_short_
         (TIES[0], 2, "dac1436a90d8a067"),
         (TIES[1], 16, "99a2c7d604e3a491"),
     ],
-    ids=["short", "whole", "short ties", "whole ties"],
+    ids=NAMES[:4],
 )
 def test_the_sweeps_are_those_that_results_are_stored_for(sweep, count, digest):
     """Setting for setting, in order: a change is meant, and asks for new results and for a new digest here."""
