@@ -205,7 +205,7 @@ def test_samples_come_in_the_order_of_the_sweep_with_noise_in_common(tiny, tmp_p
     length = study.random_lengths(3, 5, 8, 12)
     for _, outcome in found:
         assert (outcome["tokens"] != PADDING).sum(1).tolist() == length[: len(outcome["tokens"])].tolist()
-    # 8 to 12 masks at 16 a step are written at once, from the first pass and with one noise by all that take the rest.
+    # 8 to 12 masks are all written in one step of 16.
     assert found[3][1]["passes"].tolist() == [1, 1, 1]
     other = runs.generate(tiny, store, sweep[3:], 3, 2, seed=6, name="part", n_joint_error=0)
     assert not other[0][1]["tokens"].equal(found[3][1]["tokens"])
@@ -240,7 +240,7 @@ def test_settings_are_chosen_on_other_natural_sequences_than_those_reported():
     assert test.equal(known[:7]) and validation.equal(known[-5:])
     rest = len(known) - 7
     assert runs.parts_of_natural("esmc_small", 7, rest)[1].equal(known[7:])
-    with pytest.raises(ValueError, match=f"{len(known)} natural sequences are not 7 and {rest + 1} others"):
+    with pytest.raises(ValueError, match=f"there are {len(known)} natural sequences, not 7 and {rest + 1} others"):
         runs.parts_of_natural("esmc_small", 7, rest + 1)
 
 
