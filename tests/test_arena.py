@@ -1,5 +1,6 @@
 """The arena: choosing, pairing and the frontier by hand, names of sweeps, diagnoses of traces, figures, statistics."""
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -19,6 +20,8 @@ from maskmi.ensembles import ensembled, run_ensembles
 from maskmi.head import PairHead
 from maskmi.metrics import wilson_interval
 from maskmi.parallel import InThreads
+from maskmi.protein import arena as protein_arena
+from maskmi.protein.relations import relations as protein_relations
 from maskmi.settings import mi_setting
 from maskmi.study import Backbone, modules_of
 from maskmi.sudoku import arena as sudoku_arena
@@ -31,6 +34,11 @@ from maskmi.sudoku.solver import random_grids
 HEADS = {name: PairHead(WIDTH, torch.as_tensor(relations())) for name in ("entropy_drop", "mixture", "tv")}
 SHORT, WHOLE = sudoku_arena.short_arena(HEADS), sudoku_arena.whole_arena(HEADS)
 TIES = sudoku_arena.tie_arena("short"), sudoku_arena.tie_arena("whole")
+PROTEIN_HEADS = {name: PairHead(8, protein_relations, 4) for name in HEADS}
+PROTEINS = protein_arena.short_arena(PROTEIN_HEADS), protein_arena.whole_arena(PROTEIN_HEADS)
+EVERY = [SHORT, WHOLE, *TIES, *PROTEINS, protein_arena.tie_arena("short"), protein_arena.tie_arena("whole")]
+NAMES = ["short", "whole", "short ties", "whole ties"]
+NAMES += [f"proteins: {name}" for name in NAMES]
 
 
 def outcome(solved, passes):
@@ -193,7 +201,7 @@ def test_a_clear_lead_is_an_interval_above_zero():
 # Names and sweeps
 
 
-@pytest.mark.parametrize("sweep", [SHORT, WHOLE, *TIES], ids=["short", "whole", "short ties", "whole ties"])
+@pytest.mark.parametrize("sweep", EVERY, ids=NAMES)
 def test_each_setting_comes_once_under_a_name_of_its_own_and_says_what_its_decoder_is(sweep):
     assert Counter(map(names.label_of, (s for s, _ in sweep))).most_common(1)[0][1] == 1
     for settings, decoder in sweep:
@@ -205,12 +213,39 @@ def test_each_setting_comes_once_under_a_name_of_its_own_and_says_what_its_decod
             assert settings[key] == (getattr(decoder, key) if hasattr(decoder, key) else getattr(inner, key))
 
 
-def test_both_sweeps_hold_every_decoder_and_the_whole_one_begins_with_the_short_one():
-    kinds = {type(decoder).__name__ for _, decoder in SHORT}
+@pytest.mark.parametrize(("short", "whole"), [(SHORT, WHOLE), PROTEINS], ids=["Sudoku", "proteins"])
+def test_both_sweeps_hold_every_decoder_and_the_whole_one_begins_with_the_short_one(short, whole):
+    kinds = {type(decoder).__name__ for _, decoder in short}
     others = {"decode", "decode_tie", "joint_error", "Decision", "View", "Decoded", "Trace", "JointError"}
     assert kinds == {name for name in decoding.__all__ if not name.endswith("Matrix")} - others
-    assert [settings for settings, _ in WHOLE[: len(SHORT)]] == [settings for settings, _ in SHORT]
-    assert {names.contender_of(s) for s, _ in WHOLE} > {names.contender_of(s) for s, _ in SHORT}
+    assert [settings for settings, _ in whole[: len(short)]] == [settings for settings, _ in short]
+    assert {names.contender_of(s) for s, _ in whole} > {names.contender_of(s) for s, _ in short}
+
+
+@pytest.mark.parametrize(
+    ("sweep", "count", "digest"),
+    [
+        (SHORT, 30, "0f15e3a0c0111707"),
+        (WHOLE, 148, "c4a3e2db148f9fde"),
+        (TIES[0], 2, "dac1436a90d8a067"),
+        (TIES[1], 16, "99a2c7d604e3a491"),
+    ],
+    ids=NAMES[:4],
+)
+def test_the_sweeps_are_those_that_results_are_stored_for(sweep, count, digest):
+    """Setting for setting, in order: a change is meant, and asks for new results and for a new digest here."""
+    described = json.dumps([settings for settings, _ in sweep]).encode()
+    assert (len(sweep), hashlib.sha256(described).hexdigest()[:16]) == (count, digest)
+
+
+def test_a_grid_varies_its_last_choice_first():
+    found = [
+        settings for settings, _ in names.grid("klass", decoding.KLASS, threshold=(0.5, 0.9), kl=1.0, history=(1, 2))
+    ]
+    assert found == [
+        {"decoder": "klass", "threshold": threshold, "kl": 1.0, "history": history}
+        for threshold, history in [(0.5, 1), (0.5, 2), (0.9, 1), (0.9, 2)]
+    ]
 
 
 def test_a_head_that_is_not_there_is_left_out():

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import os
 import random
 import re
@@ -32,9 +33,9 @@ def parameters(path) -> dict[str, object]:
 
 
 def test_the_notebooks_of_each_kind_of_study_are_there():
-    steps = ["0_pretrain", "1_probe", "2_train", "3_decode", "4_analyze"]
+    steps = ["0_pretrain", "1_probe", "2_train", "3_decode", "4_analyze", "5_arena"]
     found = {folder: [path.stem for path in run.find_notebooks(ROOT / folder)] for folder in FOLDERS}
-    assert found == {"notebooks": [*steps, "5_arena"], "notebooks/protein": steps}
+    assert found == dict.fromkeys(["notebooks", "notebooks/protein"], steps)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS + TUTORIALS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -187,7 +188,7 @@ def test_twenty_kills_at_random_moments_change_nothing(smoke, tmp_path):
 
 @pytest.fixture(scope="module")
 def protein_smoke(tmp_path_factory):
-    """The five protein notebooks on a tiny ESM-C, which the first of them trains."""
+    """The six protein notebooks on a tiny ESM-C, which the first of them trains."""
     output = tmp_path_factory.mktemp("protein smoke")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MASKMI_PROFILE", "smoke")
@@ -203,6 +204,8 @@ def test_protein_smoke_run_draws_every_figure(protein_smoke):
         *("jsd_2mer_against_passes", "jsd_3mer_against_passes", "log_pseudo_perplexity_against_passes", "variety"),
         *("error_against_budget", "infilling_recovery", "infilling_log_pseudo_perplexity"),
         *("contact_precision", "contact_maps"),
+        *(f"arena_{task}{what}" for task in ("jsd_2mer", "jsd_3mer", "infilling") for what in ("", "_differences")),
+        *("arena_generation_sweep", "arena_infilling_sweep", "arena_jsd_2mer_variety", "arena_jsd_3mer_variety"),
     }
     assert drawn == {f"esmc_small_{name}.png" for name in expected}
     assert (protein_smoke / "esmc_small_decodings.html").stat().st_size < 1_500_000
@@ -240,6 +243,23 @@ def test_protein_smoke_statistics_are_whole_and_say_what_was_run(protein_smoke):
     sequential = [row for row in by_set["unconditional"] if row["decoder"] == "sequential"]
     assert all(50 <= row["passes"] == row["steps"] <= 100 for row in sequential)
     assert all(0 <= row["metrics"]["recovery"]["value"] <= 1 for row in by_set["infilling"])
+
+
+def test_protein_smoke_arena_holds_every_decoder_chosen_and_tested_at_both_tasks(protein_smoke):
+    arena = statistics.load(protein_smoke / "statistics.json")["studies"]["esmc_small"]["arena"]
+    sets = {"unconditional-validation", "unconditional", "infilling-validation", "infilling"}
+    assert {row["test_set"] for row in arena["decoding"]} == sets
+    expected = {"MI (head: mixture)", "MI (head: mixture), corrected", "sequential, random", "KLASS", "Saber", "P2"}
+    for metric in ("jsd_2mer", "jsd_3mer", "recovery"):
+        chosen = {row["contender"]: row for row in arena["chosen"] if row["metric"] == metric}
+        assert expected < set(chosen)
+        for row in chosen.values():
+            assert row["n"] == (2 if metric == "recovery" else 4)
+            assert 0 <= row["score"]["value"] <= 1 and row["passes"] <= row.get("cap", math.inf) + 5
+    assert {one["contender"] for one in arena["diagnostics"]} == set(chosen)
+    assert all(one["n"] == 2 and one["committed"] > 0 for one in arena["diagnostics"])
+    for row in arena["decoding"]:
+        assert set(row["metrics"]) <= {"jsd_2mer", "jsd_3mer", "distance", "recovery"} and row["metrics"]
 
 
 def test_the_tutorial_runs_and_says_what_it_found(tmp_path):

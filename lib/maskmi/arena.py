@@ -4,26 +4,40 @@ Decoders compete as *contenders* (:func:`maskmi.settings.contender_of`), each wi
 functions read the results of :func:`maskmi.study.run_sweep`. A *score* says what an outcome is worth, a number for each
 sequence, the larger the better: the name of what the study's judge keeps of it, or a function of the outcome. Outcomes
 of one set of states cover its first sequences, fewer where a decoder is dear; they are paired over what both cover.
+
+What only a whole set of sequences is worth, such as how near samples are to natural ones, is a :class:`SetScore`: it
+brings its own intervals. Sets are then to be compared at one size.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from maskmi.metrics import bootstrap_interval, mcnemar, paired_difference, wilson_interval
+from maskmi.metrics import Interval, bootstrap_interval, mcnemar, paired_difference, wilson_interval
 from maskmi.settings import contender_of, family_of, label_of
-from maskmi.study import Results
+from maskmi.study import Results, decoding_row
 
-Score = str | Callable[[Mapping[str, Tensor]], Tensor]
+Outcome = Mapping[str, Tensor]
+Score = str | Callable[[Outcome], Tensor]
 NO_CAP = math.inf
 
 
-def scores_of(outcome: Mapping[str, Tensor], score: Score) -> NDArray[np.float64]:
+class SetScore(Protocol):
+    """What the sequences of an outcome are worth together, the larger the better, with 95 % intervals."""
+
+    def interval(self, outcome: Outcome) -> Interval:
+        """The score of all sequences of an outcome."""
+
+    def difference(self, one: Outcome, other: Outcome) -> Interval:
+        """The score of ``one`` less that of ``other``, of the first sequences, as many as both have."""
+
+
+def scores_of(outcome: Outcome, score: Score) -> NDArray[np.float64]:
     """What each sequence [N] of an outcome is worth.
 
     Raises:
@@ -37,22 +51,29 @@ def scores_of(outcome: Mapping[str, Tensor], score: Score) -> NDArray[np.float64
     return found
 
 
-def sweep_table(results: Results, score: Score) -> pd.DataFrame:
+def interval_of(outcome: Outcome, score: Score | SetScore) -> Interval:
+    """The score of an outcome, or its mean over sequences (95 %; Wilson's for scores of 0 and 1, else bootstrap)."""
+    if hasattr(score, "interval"):
+        return score.interval(outcome)
+    found = scores_of(outcome, score)
+    two_valued = np.isin(found, (0, 1)).all()
+    return wilson_interval(int(found.sum()), len(found)) if two_valued else bootstrap_interval(found)
+
+
+def sweep_table(results: Results, score: Score | SetScore) -> pd.DataFrame:
     """One row a setting, in order: what it is, what it cost and what it was worth, for figures and for choosing.
 
     Columns: ``contender``, ``family``, ``label`` (the setting), ``n``; means over the sequences ``passes``, ``steps``,
-    ``seconds`` (wall time over n); ``calls`` (of the network, for all n together); ``value`` (mean score), ``low`` and
-    ``high`` (95 %; Wilson's for scores of 0 and 1, else bootstrap).
+    ``seconds`` (wall time over n); ``calls`` (of the network, for all n together); ``value``, ``low`` and ``high`` of
+    :func:`interval_of`.
     """
     rows = []
     for settings, outcome in results:
-        found = scores_of(outcome, score)
-        two_valued = np.isin(found, (0, 1)).all()
-        interval = wilson_interval(int(found.sum()), len(found)) if two_valued else bootstrap_interval(found)
+        n = len(outcome["passes"])
         names = {"contender": contender_of(settings), "family": family_of(settings), "label": label_of(settings)}
         costs = {key: outcome[key].double().mean().item() for key in ("passes", "steps")}
-        costs |= {"seconds": outcome["seconds"].item() / len(found), "calls": int(outcome["batched_calls"])}
-        rows.append({**names, "n": len(found), **costs, **interval._asdict()})
+        costs |= {"seconds": outcome["seconds"].item() / n, "calls": int(outcome["batched_calls"])}
+        rows.append({**names, "n": n, **costs, **interval_of(outcome, score)._asdict()})
     return pd.DataFrame(rows)
 
 
@@ -89,7 +110,7 @@ def choose(table: pd.DataFrame, caps: Sequence[float]) -> pd.DataFrame:
 
 
 def against(
-    chosen: pd.DataFrame, results: Sequence[tuple[dict, dict] | None], reference: str, score: Score
+    chosen: pd.DataFrame, results: Sequence[tuple[dict, dict] | None], reference: str, score: Score | SetScore
 ) -> pd.DataFrame:
     """Every choice beside the reference contender's choice under the same cap, over the sequences that both decoded.
 
@@ -103,8 +124,8 @@ def against(
     Returns:
         A table with ``contender``, ``cap``, ``label``, ``n``, ``passes``, ``value``, ``low``, ``high`` (of its own),
         ``reference`` (its label), ``reference_passes``, ``difference`` with ``difference_low`` and ``difference_high``
-        (contender less reference; paired bootstrap, 95 %) and, for scores of 0 and 1, McNemar's ``p_value``. The last
-        six are missing where the reference has no choice under that cap.
+        (contender less reference; paired bootstrap, 95 %, or a set score's own) and, for scores of 0 and 1, McNemar's
+        ``p_value``. The last six are missing where the reference has no choice under that cap.
     """
     columns = ["label", "n", "passes", "value", "low", "high"]
     of_reference = {row.cap: row.row for row in chosen.itertuples() if row.contender == reference}
@@ -120,14 +141,29 @@ def against(
     return pd.DataFrame(rows)
 
 
-def _paired(one: tuple[dict, dict], other: tuple[dict, dict], score: Score) -> dict[str, Any]:
+def _paired(one: tuple[dict, dict], other: tuple[dict, dict], score: Score | SetScore) -> dict[str, Any]:
     n = min(len(outcome["passes"]) for _, outcome in (one, other))
-    mine, theirs = (scores_of(outcome, score)[:n] for _, outcome in (one, other))
-    difference = paired_difference(mine, theirs)
+    if hasattr(score, "difference"):
+        difference, tested = score.difference(one[1], other[1]), {}
+    else:
+        mine, theirs = (scores_of(outcome, score)[:n] for _, outcome in (one, other))
+        difference = paired_difference(mine, theirs)
+        two_valued = np.isin(np.concatenate([mine, theirs]), (0, 1)).all()
+        tested = {"p_value": mcnemar(mine, theirs)} if two_valued else {}
     row = {"reference": label_of(other[0]), "reference_passes": other[1]["passes"][:n].double().mean().item()}
     row |= dict(zip(("difference", "difference_low", "difference_high"), difference, strict=True))
-    two_valued = np.isin(np.concatenate([mine, theirs]), (0, 1)).all()
-    return row | ({"p_value": mcnemar(mine, theirs)} if two_valued else {})
+    return row | tested
+
+
+def negated(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of :func:`sweep_table` or :func:`against` with values and differences of the other sign, for scores that
+    are the negative of what a reader knows; lower and upper bounds change places."""
+    table = table.copy()
+    for value, low, high in (("value", "low", "high"), ("difference", "difference_low", "difference_high")):
+        if value in table:
+            table[value] = -table[value]
+            table[low], table[high] = -table[high], -table[low]
+    return table
 
 
 def paired_comparison(reference: Results, rivals: Results, score: Score = "solved") -> pd.DataFrame:
@@ -185,6 +221,15 @@ def chosen_rows(compared: pd.DataFrame) -> list[dict[str, Any]]:
             own["difference"] = {name: row[key] for name, key in keys.items()}
             own |= {"p_value": row["p_value"]} if math.isfinite(row.get("p_value", math.nan)) else {}
         rows.append(own)
+    return rows
+
+
+def decoding_rows(results: Results, tables: Mapping[str, pd.DataFrame]) -> list[dict[str, Any]]:
+    """Results as decoding rows of the statistics file, their metrics from tables of :func:`sweep_table`, by name."""
+    rows = []
+    for i, (settings, outcome) in enumerate(results):
+        metrics = {name: table.iloc[i][["value", "low", "high"]].to_dict() for name, table in tables.items()}
+        rows.append(decoding_row(outcome, settings, metrics))
     return rows
 
 

@@ -31,6 +31,7 @@ def quality_against_costs(
     costs: Sequence[str] = tuple(COSTS),
     ylabel: str = "solved %",
     scale: float = 100,
+    negated: bool = False,
 ) -> Figure:
     """Every contender's best against each cost, with 95 % intervals: large the better part, below it all of it.
 
@@ -42,14 +43,13 @@ def quality_against_costs(
     Args:
         table: of :func:`maskmi.arena.sweep_table`; ``value``, ``low`` and ``high`` are multiplied by ``scale``.
         reference: the contender in the colour of MI-guided decoding.
+        negated: whether values are the negative of what ``ylabel`` says, so that better is above; ticks then show that.
     """
     missing = {"contender", "passes", "value", "low", "high", *costs} - set(table)
     if missing or table.empty:
         raise ValueError(f"the arena's figure lacks {', '.join(sorted(missing)) or 'rows'}")
     table = table.assign(**{key: scale * table[key] for key in ("value", "low", "high")})
-    best = table.contender[frontier(table.passes, table.value)]
-    strong = list(dict.fromkeys([reference, *best]))
-    looks = _looks(list(dict.fromkeys(table.contender)), strong, reference)
+    looks, strong = _strong_looks(table, reference)
     with style():
         figure = plt.figure(figsize=(11.5, 8.6))
         plt.close(figure)
@@ -62,6 +62,7 @@ def quality_against_costs(
                 _contender(axes, rows, cost, looks[name], small=axes is not large)
             log_axis(axes, subs=(1.0, 2.0, 5.0) if axes is large else (1.0, 3.0))
             axes.set(xlabel=COSTS.get(cost, cost))
+            _show_negated(axes, negated)
         for axes in (large, small[0]):
             axes.set_ylabel(ylabel)
         for axes in small[1:]:
@@ -70,6 +71,58 @@ def quality_against_costs(
         _zoom(large, table, costs[0])
         _legend(figure, looks, strong)
     return figure
+
+
+def _show_negated(axes: Axes, negated: bool) -> None:
+    if negated:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{0 - value:.4g}"))
+
+
+def quality_against_variety(
+    table: pd.DataFrame,
+    reference: str,
+    xlabel: str,
+    ylabel: str,
+    natural: tuple[float, float] | None = None,
+    negated: bool = False,
+) -> Figure:
+    """Every setting's quality and variety, with its passes beside it; a line joins a contender's by rising passes.
+
+    Contenders have the colours that :func:`quality_against_costs` gives them for the same table.
+
+    Args:
+        table: of :func:`maskmi.arena.sweep_table`, with ``variety`` beside it.
+        natural: variety and value of natural sequences, drawn as a star.
+        negated: as of :func:`quality_against_costs`.
+    """
+    missing = {"contender", "passes", "variety", "value", "low", "high"} - set(table)
+    if missing or table.empty:
+        raise ValueError(f"the figure of variety lacks {', '.join(sorted(missing)) or 'rows'}")
+    looks, strong = _strong_looks(table, reference)
+    with style():
+        figure, ((axes,),) = panels(1, 1, (11.5, 6))
+        for name, rows in table.groupby("contender", sort=False):
+            rows, look = rows.sort_values("passes"), looks[name] | {"lw": 0.8}
+            error = np.clip([rows.value - rows.low, rows.high - rows.value], 0, None)
+            axes.errorbar(rows.variety, rows.value, yerr=error, **look, elinewidth=0.5, mec="white", mew=0.5)
+            for _, row in rows[[name in strong] * len(rows)].iterrows():
+                text = {"textcoords": "offset points", "fontsize": "x-small", "color": look["color"]}
+                axes.annotate(f"{row.passes:.0f}", (row.variety, row.value), (4, 4), **text)
+        extra = []
+        if natural is not None:
+            axes.plot(*natural, ls="", marker="*", ms=14, color=INK, zorder=5)
+            extra = [plt.Line2D([], [], ls="", marker="*", ms=10, color=INK, label="natural")]
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        _show_negated(axes, negated)
+        _legend(figure, looks, strong, extra)
+    return figure
+
+
+def _strong_looks(table: pd.DataFrame, reference: str) -> tuple[dict[str, dict], list[str]]:
+    """The look of each contender, and those in strong colours: the reference, and all on the frontier of passes."""
+    best = table.contender[frontier(table.passes, table.value)]
+    strong = list(dict.fromkeys([reference, *best]))
+    return _looks(list(dict.fromkeys(table.contender)), strong, reference), strong
 
 
 def _zoom(axes: Axes, table: pd.DataFrame, cost: str) -> None:
@@ -125,7 +178,11 @@ def _staircase(axes: Axes, table: pd.DataFrame, cost: str) -> None:
     )
 
 
-def _legend(figure: Figure, looks: Mapping[str, Mapping], strong: Sequence[str]) -> None:
+def _legend(
+    figure: Figure, looks: Mapping[str, Mapping], strong: Sequence[str], first: Sequence[plt.Line2D] | None = None
+) -> None:
+    """Strong contenders above the muted ones; ``first`` of all what is given, or else the frontier."""
+
     def handle(name: str) -> plt.Line2D:
         keys = {key: value for key, value in looks[name].items() if key != "zorder"}
         return plt.Line2D([], [], label=name, mec="white", mew=0.5, **keys)
@@ -133,7 +190,8 @@ def _legend(figure: Figure, looks: Mapping[str, Mapping], strong: Sequence[str])
     stairs = plt.Line2D([], [], color="#BBBBBB", lw=4, label="Pareto frontier")
     muted = sorted((name for name in looks if name not in strong), key=str.lower)
     blank = [plt.Line2D([], [], ls="", label="")] if muted else []
-    handles = [stairs, *map(handle, strong), *blank, *map(handle, muted)]
+    strong = [name for name in strong if name in looks]
+    handles = [*([stairs] if first is None else first), *map(handle, strong), *blank, *map(handle, muted)]
     figure.legend(handles=handles, loc="outside right center", fontsize="small", labelspacing=0.5)
 
 

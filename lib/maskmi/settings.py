@@ -1,6 +1,7 @@
 """Settings of decoders: a decoder and the description that tells it from others, with its names in figures."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from maskmi.decoding import Corrected, Decision, EntropyBounded, MIGuided, View
@@ -49,6 +50,7 @@ SYMBOLS = {
     "epsilon": "ε",
     "eta": "η",
     "history": "history",
+    "fallback": "else",
     "dependence": "δ",
 }
 
@@ -78,6 +80,13 @@ def entropy_bounded_setting(budget: float, proxy: str = "entropy") -> Setting:
 def setting_of(decoder: str, kind: Callable[..., Callable[[View], Decision]], **options: Any) -> Setting:
     """A decoder that its arguments ``options`` describe, under the name ``decoder``."""
     return {"decoder": decoder, **options}, kind(**options)
+
+
+def grid(decoder: str, kind: Callable[..., Callable[[View], Decision]], **options: Any) -> Iterator[Setting]:
+    """:func:`setting_of` for every combination of the ``options`` that are tuples of choices; the first varies last."""
+    choices = [value if isinstance(value, tuple) else (value,) for value in options.values()]
+    for chosen in product(*choices):
+        yield setting_of(decoder, kind, **dict(zip(options, chosen, strict=True)))
 
 
 def corrected_setting(inner: Setting, threshold: float, *, every: int = 1, dependence: float | None = None) -> Setting:
@@ -126,6 +135,7 @@ def curve_of(settings: Mapping[str, Any]) -> str:
     if decoder == "mi_guided":
         return _mi_curve(settings)
     name = TITLES.get(decoder, decoder.replace("_", " "))
+    name += ", random" if decoder == "sequential" and settings.get("order") == "random" else ""
     name += f" ({settings['matrix']})" if "matrix" in settings else ""
     name += f" ({settings['inner'].replace('_', ' ')})" if "inner" in settings else ""
     return name + (", leave-one-out" if settings.get("check") == "leave_one_out" else "")

@@ -65,16 +65,23 @@ def judged(model: MaskedModel, samples: Tensor, n_scored: int = 100) -> dict[str
     }
 
 
-def recovered(model: MaskedModel, filled: Tensor, states: Tensor, truth: Tensor) -> dict[str, Tensor]:
+def recovered(
+    model: MaskedModel, filled: Tensor, states: Tensor, truth: Tensor, n_scored: int | None = None
+) -> dict[str, Tensor]:
     """What is kept of sequences [N, L] that were filled in from ``states``, beside the natural ``truth`` [N, L].
 
     ``recovery`` [N], the share of masked positions that got the natural residue, and ``log_pseudo_perplexity`` [N] of
-    what was filled in, in nats a residue; takes a pass for each such residue.
+    what was filled in, in nats a residue; takes a pass for each such residue. With ``n_scored`` only the first ones
+    are scored so, and NaN stands for the others.
     """
     masked = states == MASK
+    scores = torch.full((len(filled),), torch.nan, dtype=torch.float64)
+    first = slice(len(filled) if n_scored is None else n_scored)
+    if len(scores[first]):
+        scores[first] = pseudo_perplexity(model, filled[first], where=masked[first]).value.log()
     return {
         "recovery": ((filled == truth) & masked).sum(1).double() / masked.sum(1),
-        "log_pseudo_perplexity": pseudo_perplexity(model, filled, where=masked).value.log(),
+        "log_pseudo_perplexity": scores,
     }
 
 

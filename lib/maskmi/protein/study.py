@@ -195,6 +195,7 @@ def generated(
     *,
     n_scored: int = 100,
     seed: int = 0,
+    name: str = "unconditional",
     **options: Any,
 ) -> Results:
     """``(settings, outcome)`` of each decoder of a sweep from all masks at temperature 1; stored.
@@ -207,7 +208,7 @@ def generated(
         store,
         sweep,
         states,
-        name="unconditional",
+        name=name,
         judge=lambda tokens: judged(backbone.model, tokens, n_scored),
         inputs={"states": states, "n_scored": torch.tensor(n_scored)},
         seed=seed,
@@ -243,22 +244,40 @@ def infilled(
     masked = {INFILLING[0]: half_of(truth, seed)}
     if backbone.name == "antiberty":
         masked[INFILLING[1]] = loops_of(truth)
-    results = []
-    for name, where in masked.items():
-        states = truth.masked_fill(where, MASK)
-        results += run_sweep(
-            backbone,
-            store,
-            sweep,
-            states,
-            name=name,
-            judge=lambda tokens, states=states: recovered(backbone.model, tokens, states, truth),
-            inputs={"states": states, "truth": truth},
-            seed=seed,
-            temperature=1.0,
-            **options,
-        )
-    return results
+    return [
+        result
+        for name, where in masked.items()
+        for result in filled_in(backbone, store, sweep, truth, where, name=name, seed=seed, **options)
+    ]
+
+
+def filled_in(
+    backbone: Backbone,
+    store: Artefacts,
+    sweep: Iterable[Setting],
+    truth: Tensor,
+    where: Tensor,
+    *,
+    n_scored: int | None = None,
+    **options: Any,
+) -> Results:
+    """``(settings, outcome)`` of each decoder on the sequences ``truth`` [N, L] masked at ``where`` (bool [N, L]).
+
+    ``n_scored`` is that of :func:`maskmi.protein.evaluation.recovered`, the other options are those of
+    :func:`maskmi.study.run_sweep`. Values are drawn at temperature 1; stored.
+    """
+    states = truth.masked_fill(where, MASK)
+    scored = {} if n_scored is None else {"n_scored": torch.tensor(n_scored)}
+    return run_sweep(
+        backbone,
+        store,
+        sweep,
+        states,
+        judge=lambda tokens: recovered(backbone.model, tokens, states, truth, n_scored),
+        inputs={"states": states, "truth": truth} | scored,
+        temperature=1.0,
+        **options,
+    )
 
 
 def half_of(truth: Tensor, seed: int) -> Tensor:
