@@ -13,6 +13,7 @@ from matplotlib.colors import to_hex
 
 from maskmi import arena, arena_figures, decoding, provenance, statistics
 from maskmi import settings as names
+from maskmi.arena_runs import is_dear
 from maskmi.artefacts import Artefacts
 from maskmi.decoding import HeadMatrix, Naive
 from maskmi.decoding.loop import Trace
@@ -97,6 +98,12 @@ def test_the_frontier_keeps_what_nothing_beats():
         arena.frontier([1, math.nan], [1, 2])
     with pytest.raises(ValueError, match="as many costs as values"):
         arena.frontier([1, 2], [1])
+
+
+def test_settings_on_few_sequences_are_not_on_the_frontier():
+    table = pd.DataFrame({"n": [8, 8, 8, 2], "passes": [9.0, 5.0, 12.0, 20.0], "value": [0.6, 0.4, 0.5, 1.0]})
+    assert list(arena.best_rows(table).index) == [1, 0]  # 12 passes for 0.5 are beaten by 9 for 0.6
+    assert list(arena.best_rows(table[table.n == 2]).index) == [3]
 
 
 def test_each_contender_has_its_best_setting_within_each_cap():
@@ -226,7 +233,7 @@ def test_both_sweeps_hold_every_decoder_and_the_whole_one_begins_with_the_short_
     ("sweep", "count", "digest"),
     [
         (SHORT, 30, "0f15e3a0c0111707"),
-        (WHOLE, 148, "c4a3e2db148f9fde"),
+        (WHOLE, 150, "3ee17e52d7f1a9a2"),
         (TIES[0], 2, "dac1436a90d8a067"),
         (TIES[1], 16, "99a2c7d604e3a491"),
     ],
@@ -284,7 +291,7 @@ def test_a_corrected_decoder_is_known_by_what_it_corrects():
 
 
 def test_dear_are_the_checks_of_all_cells():
-    dear = [settings for settings, _ in WHOLE if sudoku_arena.is_dear(settings)]
+    dear = [settings for settings, _ in WHOLE if is_dear(settings)]
     assert {settings["decoder"] for settings in dear} == {"saber", "wino", "p2", "corrected"}
     assert not any("dependence" in settings or settings.get("check") == "in_place" for settings in dear)
 
@@ -309,7 +316,7 @@ def test_results_come_in_the_order_of_the_sweep_and_dear_ones_on_fewer_puzzles(r
     found = sudoku_arena.run(None, None, sweep, "unique-validation", 9, 2, second="other")
     assert [settings for settings, _ in found] == [settings for settings, _ in sweep]
     for settings, (name, n) in found:
-        assert (name, n) == ("unique-validation", 2 if sudoku_arena.is_dear(settings) else 9)
+        assert (name, n) == ("unique-validation", 2 if is_dear(settings) else 9)
 
 
 def test_ensembles_without_a_second_model_are_refused(recorded):
@@ -399,7 +406,7 @@ def figure_table():
     rows = [("MI (head)", 5, 0.8), ("MI (head)", 9, 0.9), ("MI (head)", 10, 0.7), ("EB", 5, 0.7), ("EB", 8, 0.95)]
     rows += [("naive", 14, 0.5)]
     table = pd.DataFrame(rows, columns=["contender", "passes", "value"])
-    return table.assign(low=table.value - 0.1, high=table.value + 0.04, calls=10, steps=table.passes, seconds=0.1)
+    return table.assign(low=table.value - 0.1, high=table.value + 0.04, calls=10, steps=table.passes, seconds=0.1, n=8)
 
 
 def test_the_arenas_figure_joins_what_a_contender_does_best_and_marks_the_frontier():

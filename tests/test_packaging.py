@@ -56,7 +56,8 @@ def test_packages_without_dependencies_are_locked_apart():
 
 def test_an_installed_package_has_its_data_files():
     folder = ROOT / "lib" / "maskmi"
-    data = {str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.suffix not in (".py", ".pyc")}
+    files = [path for path in folder.rglob("*.*") if path.suffix != ".py" and path.parent.name != "__pycache__"]
+    data = {str(path.relative_to(folder)) for path in files}
     assert data == set(PROJECT["tool"]["setuptools"]["package-data"]["maskmi"])
 
 

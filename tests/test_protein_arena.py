@@ -295,7 +295,7 @@ def test_a_setting_is_diagnosed_on_its_own_trace(tiny, tmp_path, monkeypatch):
 def figure_table():
     rows = [("MI (head)", 5, 0.3, -0.2), ("MI (head)", 9, 0.5, -0.1), ("naive", 4, 0.4, -0.4), ("margin", 9, 0.6, -0.3)]
     table = pd.DataFrame(rows, columns=["contender", "passes", "variety", "value"])
-    return table.assign(low=table.value - 0.05, high=table.value + 0.05)
+    return table.assign(low=table.value - 0.05, high=table.value + 0.05, n=8)
 
 
 def test_quality_and_variety_are_drawn_with_passes_and_the_natural_ones():

@@ -88,6 +88,15 @@ def frontier(cost: ArrayLike, value: ArrayLike) -> NDArray[np.bool_]:
     return ~(no_worse & better).any(1)
 
 
+def best_rows(table: pd.DataFrame, cost: str = "passes") -> pd.DataFrame:
+    """The rows of :func:`sweep_table` on the Pareto frontier, by rising ``cost``.
+
+    Only settings on as many sequences as any compete: a few sequences may be easier ones.
+    """
+    whole = table[table.n == table.n.max()]
+    return whole[frontier(whole[cost], whole.value)].sort_values(cost)
+
+
 def choose(table: pd.DataFrame, caps: Sequence[float]) -> pd.DataFrame:
     """For every contender its best setting of at most so many mean passes: one row a contender and cap that it keeps.
 

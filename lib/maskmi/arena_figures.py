@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from maskmi.arena import frontier
+from maskmi.arena import best_rows, frontier
 from maskmi.figures import INK, log_axis, panels, style
 
 COSTS = {
@@ -37,7 +37,8 @@ def quality_against_costs(
 
     A contender's line joins the settings that no other of its own beats at as low a cost; its other settings are faint
     dots. Contenders with a setting on the Pareto frontier of passes, drawn as a grey staircase, and the reference have
-    strong colours, the others muted ones. The large panel shows the first cost for the better 60 % of the settings, but
+    strong colours, the others muted ones; marks are hollow, and no part of the staircase, where a contender saw fewer
+    sequences than others. The large panel shows the first cost for the better 60 % of the settings, but
     for a few of the dearest; the small ones show all, one cost each.
 
     Args:
@@ -45,7 +46,7 @@ def quality_against_costs(
         reference: the contender in the colour of MI-guided decoding.
         negated: whether values are the negative of what ``ylabel`` says, so that better is above; ticks then show that.
     """
-    missing = {"contender", "passes", "value", "low", "high", *costs} - set(table)
+    missing = {"contender", "n", "passes", "value", "low", "high", *costs} - set(table)
     if missing or table.empty:
         raise ValueError(f"the arena's figure lacks {', '.join(sorted(missing)) or 'rows'}")
     table = table.assign(**{key: scale * table[key] for key in ("value", "low", "high")})
@@ -95,7 +96,7 @@ def quality_against_variety(
         natural: variety and value of natural sequences, drawn as a star.
         negated: as of :func:`quality_against_costs`.
     """
-    missing = {"contender", "passes", "variety", "value", "low", "high"} - set(table)
+    missing = {"contender", "n", "passes", "variety", "value", "low", "high"} - set(table)
     if missing or table.empty:
         raise ValueError(f"the figure of variety lacks {', '.join(sorted(missing)) or 'rows'}")
     looks, strong = _strong_looks(table, reference)
@@ -104,7 +105,9 @@ def quality_against_variety(
         for name, rows in table.groupby("contender", sort=False):
             rows, look = rows.sort_values("passes"), looks[name] | {"lw": 0.8}
             error = np.clip([rows.value - rows.low, rows.high - rows.value], 0, None)
-            axes.errorbar(rows.variety, rows.value, yerr=error, **look, elinewidth=0.5, mec="white", mew=0.5)
+            axes.errorbar(
+                rows.variety, rows.value, yerr=error, **({"elinewidth": 0.5, "mec": "white", "mew": 0.5} | look)
+            )
             for _, row in rows[[name in strong] * len(rows)].iterrows():
                 text = {"textcoords": "offset points", "fontsize": "x-small", "color": look["color"]}
                 axes.annotate(f"{row.passes:.0f}", (row.variety, row.value), (4, 4), **text)
@@ -119,17 +122,22 @@ def quality_against_variety(
 
 
 def _strong_looks(table: pd.DataFrame, reference: str) -> tuple[dict[str, dict], list[str]]:
-    """The look of each contender, and those in strong colours: the reference, and all on the frontier of passes."""
-    best = table.contender[frontier(table.passes, table.value)]
-    strong = list(dict.fromkeys([reference, *best]))
-    return _looks(list(dict.fromkeys(table.contender)), strong, reference), strong
+    """The look of each contender, hollow where it saw fewer sequences, and those in strong colours: the reference, and
+    all on the frontier of passes."""
+    strong = list(dict.fromkeys([reference, *table.contender.loc[best_rows(table).index]]))
+    looks = _looks(list(dict.fromkeys(table.contender)), strong, reference)
+    for name, n in table.groupby("contender").n.max().items():
+        if n < table.n.max():
+            looks[name] |= {"mfc": "white", "mec": looks[name]["color"], "mew": 1.0}
+    return looks, strong
 
 
 def _zoom(axes: Axes, table: pd.DataFrame, cost: str) -> None:
     """Limits that show the better settings, up to the dearest one on the frontier or most of them."""
-    shown = table[table.value >= table.value.quantile(WORSE)]
-    last = shown[cost][frontier(shown[cost], shown.value)].max()
-    bottom, top = shown.value.min(), table.high.max()
+    whole = table[table.n == table.n.max()]
+    shown = whole[whole.value >= whole.value.quantile(WORSE)]
+    last = best_rows(shown, cost)[cost].max()
+    bottom, top = shown.value.min(), whole.high.max()
     margin = 0.04 * (top - bottom) or 1.0
     axes.set_ylim(bottom - margin, top + margin)
     axes.set_xlim(0.9 * shown[cost].min(), 1.1 * max(last, shown[cost].quantile(0.9)))
@@ -158,14 +166,14 @@ def _contender(axes: Axes, rows: pd.DataFrame, cost: str, look: dict, small: boo
     line = rows[own].sort_values(cost)
     error = np.clip([line.value - line.low, line.high - line.value], 0, None)
     thin = {"elinewidth": 0.5 * look["lw"], "mec": "white", "mew": 0.5}
-    axes.errorbar(line[cost], line.value, yerr=error, **look, **thin)
+    axes.errorbar(line[cost], line.value, yerr=error, **(thin | look))
     faint = {"color": look["color"], "alpha": 0.35, "ms": 0.5 * look["ms"], "zorder": 1, "ls": "", "mew": 0}
     axes.plot(rows[cost][~own], rows.value[~own], marker=look["marker"], **faint)
 
 
 def _staircase(axes: Axes, table: pd.DataFrame, cost: str) -> None:
-    best = table[frontier(table[cost], table.value)].sort_values(cost)
-    end = max(table[cost].max(), best[cost].iloc[-1])
+    best = best_rows(table, cost)
+    end = table[cost].max()
     axes.step(
         [*best[cost], end],
         [*best.value, best.value.iloc[-1]],
@@ -185,7 +193,7 @@ def _legend(
 
     def handle(name: str) -> plt.Line2D:
         keys = {key: value for key, value in looks[name].items() if key != "zorder"}
-        return plt.Line2D([], [], label=name, mec="white", mew=0.5, **keys)
+        return plt.Line2D([], [], label=name, **({"mec": "white", "mew": 0.5} | keys))
 
     stairs = plt.Line2D([], [], color="#BBBBBB", lw=4, label="Pareto frontier")
     muted = sorted((name for name in looks if name not in strong), key=str.lower)

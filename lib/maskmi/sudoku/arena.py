@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from maskmi import arena_runs
-from maskmi.arena_runs import is_dear as is_dear  # the notebook asks it here
 from maskmi.arena_runs import require_second, run_by_parts, ties
 from maskmi.artefacts import Artefacts
 from maskmi.decoding import (
