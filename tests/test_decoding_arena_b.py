@@ -1,6 +1,7 @@
 """Decoders that mask again, ensembles, diagnostics: hand-worked steps, exact answers, what holds for each of them."""
 
 import math
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -401,6 +402,11 @@ def exact_mi(model, view):
     return torch.stack([model.pairwise_mi(c) for c in contexts])[which], torch.zeros_like(view.step)
 
 
+def named(decoder):
+    """Its text without the address of a function, which no two processes share."""
+    return re.sub(r"<function (\w+) at [^>]*>", r"\1", repr(decoder))
+
+
 DECODERS = [
     WINO(0.5, 0.7),
     WINO(0.3, 0.9, check="in_place"),
@@ -428,7 +434,7 @@ def table():
     return TabularModel.random(5, length=6, values=3, concentration=0.3)
 
 
-@pytest.mark.parametrize("decoder", DECODERS, ids=repr)
+@pytest.mark.parametrize("decoder", DECODERS, ids=named)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_ends_and_keeps_what_is_given_whatever_the_batch(table, decoder, temperature):
     tokens = starts()
@@ -443,7 +449,7 @@ def test_ends_and_keeps_what_is_given_whatever_the_batch(table, decoder, tempera
     assert torch.equal(other.tokens, reference.tokens[shuffled])
 
 
-@pytest.mark.parametrize("decoder", DECODERS, ids=repr)
+@pytest.mark.parametrize("decoder", DECODERS, ids=named)
 def test_passes_are_the_evaluations_of_the_network(table, decoder):
     calls = []
 
@@ -459,7 +465,7 @@ def test_passes_are_the_evaluations_of_the_network(table, decoder):
     assert result.passes.sum() == len(calls)
 
 
-@pytest.mark.parametrize("decoder", DECODERS, ids=repr)
+@pytest.mark.parametrize("decoder", DECODERS, ids=named)
 def test_steps_are_bounded_and_checks_cost_what_the_rule_says(table, decoder):
     tokens = starts()
     blanks = (tokens == 3).sum(1)
