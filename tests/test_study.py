@@ -11,6 +11,7 @@ from maskmi.artefacts import Artefacts, save_checkpoint, sha256
 from maskmi.decoding import MIGuided, Naive, Sequential
 from maskmi.decoding.sources import HeadMatrix
 from maskmi.metrics import bootstrap_interval, wilson_interval
+from maskmi.precision import find_dtype
 from maskmi.probing import probe
 from maskmi.sudoku import study as sudoku
 from maskmi.sudoku.data import PuzzleSet, load_test_set
@@ -105,7 +106,9 @@ def test_the_shipped_trained_and_named_checkpoints_are_loaded(files, tmp_path, m
     shipped = sudoku.load_backbone("sudoku")
     assert shipped.name == "strong" and shipped.parameters == 4_158_346 and shipped.sha256 == sha256(files["strong"])
     assert shipped.network.confined_heads == 2 and shipped.metadata["log"] == LOG
-    assert shipped.identity["dtype"] == "torch.bfloat16" and shipped.identity["backbone"] == shipped.sha256
+    assert shipped.identity["dtype"] == shipped.dtype and shipped.identity["backbone"] == shipped.sha256
+    assert shipped.dtype == str(find_dtype()).removeprefix("torch.")
+    assert sudoku.load_backbone("sudoku", dtype="bfloat16").identity != shipped.identity or shipped.dtype == "bfloat16"
     assert not shipped.network.training and not any(p.requires_grad for p in shipped.network.parameters())
     plain = sudoku.load_backbone("sudoku_paper_strength")
     assert plain.network.confined_heads == 0 and plain.sha256 == sha256(files["paper_strength"])

@@ -47,10 +47,14 @@ class Backbone:
         return sum(weight.numel() for weight in self.network.parameters())
 
     @property
+    def dtype(self) -> str:
+        """The format that the network runs in, ``bfloat16`` or ``float32``."""
+        return str(next(self.network.parameters()).dtype).removeprefix("torch.")
+
+    @property
     def identity(self) -> dict[str, str]:
         """What a stored result names as its input."""
-        dtype = str(next(self.network.parameters()).dtype)
-        return {"backbone": self.sha256, "dtype": dtype, "code": code_digest(type(self.network).__module__)}
+        return {"backbone": self.sha256, "dtype": self.dtype, "code": code_digest(type(self.network).__module__)}
 
 
 def checkpoint_path(name: str, checkpoint: str | Path = "shipped", artefacts: str | Path | None = None) -> Path:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskmi.artefacts import load_checkpoint, save_checkpoint
+from maskmi.precision import find_dtype
 from maskmi.protein.adapter import MASK, WIDTH_STEP, ByLength, encode, lengths, network_width
 from maskmi.protein.esmc import ESMC_SMALL, ESMCModel, Layout, new_esmc
 from maskmi.training import WORKERS, check_origin, fit
@@ -34,7 +35,7 @@ class Recipe:
     width: int = ESMC_SMALL.width
     heads: int = ESMC_SMALL.heads
     layers: int = ESMC_SMALL.layers
-    steps: int = 1800
+    steps: int = 800
     micro_tokens: int = 2048  # of one forward pass, padding and ends included: sequences of one width
     micro_batches: int = 8  # a step, shared by the workers
     muon_rate: float = 0.02  # matrices
@@ -133,12 +134,13 @@ def train(
     folder: Path,
     name: str = "esmc_small",
     *,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | str = "auto",
     snapshot_every: int = 200,
 ) -> ESMCModel:
     """Trains a model and writes ``<name>.safetensors`` and the log ``<name>.jsonl`` into ``folder``.
 
-    Weights are kept in float32 while training, used in ``dtype``, and stored in it. A snapshot beside the log lets an
+    Weights are kept in float32 while training, used in ``dtype`` (see :func:`maskmi.precision.find_dtype`), and stored
+    in bfloat16, half the size, to be the same whatever they are run in later. A snapshot beside the log lets an
     interrupted run go on; a run that was finished before is read.
 
     Args:
@@ -146,7 +148,7 @@ def train(
         validation: held-out sequences for the log alone.
 
     Returns:
-        The trained model, its weights rounded to ``dtype``, in float32.
+        The trained model, its weights rounded to bfloat16, in float32.
 
     Raises:
         ValueError: for no sequences, a letter that ESM-C lacks, or a folder with a run of another recipe or of other
@@ -159,7 +161,8 @@ def train(
     torch.manual_seed(recipe.seed)
     model = new_esmc(recipe.layout)
     digests = [hashlib.sha256("\n".join(part).encode()).hexdigest() for part in (sequences, validation)]
-    origin = {"recipe": asdict(recipe), "name": name, "sequences": digests}
+    dtype = find_dtype(dtype)
+    origin = {"recipe": asdict(recipe), "name": name, "sequences": digests, "dtype": str(dtype)}
     finished = folder / f"{name}.safetensors"
     if finished.exists():
         weights, metadata = load_checkpoint(finished)
@@ -177,7 +180,7 @@ def train(
         origin=origin,
         snapshot_every=snapshot_every,
     )
-    model = model.to(dtype)  # as it is used: half the size, and the same weights whatever it is run in later
+    model = model.to(torch.bfloat16)
     save_checkpoint(finished, model.esmc.state_dict(), origin | {"log": log[-1]})
     finished.with_suffix(".snapshot.pt").unlink(missing_ok=True)
     return model.float()

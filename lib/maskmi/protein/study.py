@@ -16,6 +16,7 @@ from maskmi.contexts import random_contexts, visited_states
 from maskmi.decoding import Sequential, decode
 from maskmi.noise import uniform
 from maskmi.parallel import InThreads
+from maskmi.precision import find_dtype
 from maskmi.protein.adapter import MASK, PADDING, ByLength, encode, lengths
 from maskmi.protein.antiberty import SHA256 as ANTIBERTY_SHA256
 from maskmi.protein.antiberty import load_antiberty
@@ -44,7 +45,7 @@ def load_backbone(
     *,
     checkpoint: str | Path = "shipped",
     artefacts: str | Path | None = None,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | str = "auto",
     device: str = "cpu",
 ) -> Backbone:
     """The study's backbone.
@@ -53,12 +54,13 @@ def load_backbone(
         checkpoint: for ``esmc_small`` as in :func:`maskmi.study.checkpoint_path`; for ``esmc_300m`` ``shipped`` is the
             hub's cache, else a download, and anything else the path of a local file or folder; ``antiberty`` comes
             with its package.
+        dtype: as in :func:`maskmi.precision.find_dtype`.
 
     Raises:
-        ValueError: for an unknown study, or a damaged checkpoint.
+        ValueError: for an unknown study or dtype, or a damaged checkpoint.
         FileNotFoundError: where the weights are missing; says what to do.
     """
-    how = {"dtype": dtype, "device": device}
+    how = {"dtype": find_dtype(dtype, device), "device": device}
     if study == "antiberty":
         network, digest, metadata = load_antiberty(**how), ANTIBERTY_SHA256, {"source": "antiberty 0.1.3"}
     elif study == "esmc_300m":

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskmi.artefacts import load_checkpoint, save_checkpoint
+from maskmi.precision import find_dtype
 from maskmi.sudoku import solver, symmetry
 from maskmi.sudoku.grading import after_singles
 from maskmi.sudoku.mdm import MASK, SudokuMDM
@@ -114,20 +115,22 @@ def validation_scores(model: SudokuMDM, solutions: np.ndarray, puzzles: np.ndarr
     }
 
 
-def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch.bfloat16, snapshot_every: int = 200):
+def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype | str = "auto", snapshot_every: int = 200):
     """Trains a model and writes ``<name>.safetensors`` and the log ``<name>.jsonl`` into ``folder``.
 
-    Weights are kept in float32 while training, used in ``dtype``, and stored in it. A snapshot beside the log lets an
+    Weights are kept in float32 while training, used in ``dtype`` (see :func:`maskmi.precision.find_dtype`), and stored
+    in bfloat16, half the size, to be the same whatever they are run in later. A snapshot beside the log lets an
     interrupted run go on; a run that was finished before is read. A stage that continues another makes that first.
 
     Returns:
-        The trained :class:`SudokuMDM`, its weights rounded to ``dtype``, in float32.
+        The trained :class:`SudokuMDM`, its weights rounded to bfloat16, in float32.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(recipe.seed)
     model = SudokuMDM(recipe.confined_heads)
     finished = folder / f"{name}.safetensors"
+    dtype = find_dtype(dtype)
     if finished.exists():
         weights, metadata = load_checkpoint(finished)
         if Recipe(**metadata["recipe"]) != recipe:
@@ -155,13 +158,13 @@ def train(recipe: Recipe, folder: Path, name: str, *, dtype: torch.dtype = torch
         lambda replica: validation_scores(replica, held_out, held_out_puzzles),
         folder / name,
         matrices=MATRICES,
-        origin={"recipe": asdict(recipe)},
+        origin={"recipe": asdict(recipe), "dtype": str(dtype)},
         snapshot_every=snapshot_every,
         before=before,
         unit="grids",
     )
-    metadata = {"recipe": asdict(recipe), "name": name, "log": log[-1]}
-    model = model.to(dtype)  # as it is used: half the size, and the same weights whatever it is run in later
+    metadata = {"recipe": asdict(recipe), "name": name, "dtype": str(dtype), "log": log[-1]}
+    model = model.to(torch.bfloat16)
     save_checkpoint(finished, model.state_dict(), metadata)
     finished.with_suffix(".snapshot.pt").unlink(missing_ok=True)
     return model.float()

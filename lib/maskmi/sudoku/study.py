@@ -16,6 +16,7 @@ from maskmi.artefacts import Artefacts, load_checkpoint, sha256
 from maskmi.contexts import random_contexts
 from maskmi.metrics import bootstrap_interval, wilson_interval
 from maskmi.parallel import InThreads
+from maskmi.precision import find_dtype
 from maskmi.study import Backbone, Decoder, Results, checkpoint_path, decoding_row
 from maskmi.study import run_sweep as sweep_from
 from maskmi.sudoku.data import PuzzleSet, load_test_set
@@ -35,7 +36,7 @@ def load_backbone(
     *,
     checkpoint: str | Path = "shipped",
     artefacts: str | Path | None = None,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | str = "auto",
     device: str = "cpu",
 ) -> Backbone:
     """The study's backbone.
@@ -43,9 +44,10 @@ def load_backbone(
     Args:
         checkpoint: ``shipped`` with the repository, ``trained`` by ``0_pretrain`` into the folder ``artefacts``, or the
             path of another checkpoint of the same form.
+        dtype: as in :func:`maskmi.precision.find_dtype`.
 
     Raises:
-        ValueError: for an unknown study, a damaged checkpoint or one of another model.
+        ValueError: for an unknown study or dtype, a damaged checkpoint or one of another model.
         FileNotFoundError: where the checkpoint is missing.
     """
     name = backbone_name(study)
@@ -56,7 +58,7 @@ def load_backbone(
         model.load_state_dict(weights)
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"checkpoint {path} is no Sudoku backbone: give one that 0_pretrain wrote") from error
-    model = model.to(device, dtype).eval().requires_grad_(False)
+    model = model.to(device, find_dtype(dtype, device)).eval().requires_grad_(False)
     return Backbone(name, model, InThreads(model), sha256(path), metadata, torch.as_tensor(relations()))
 
 
