@@ -427,11 +427,11 @@ def test_the_arenas_figure_joins_what_a_contender_does_best_and_marks_the_fronti
 def test_differences_are_coloured_by_what_their_interval_says():
     table = pd.DataFrame(
         {
-            "contender": ["MI (head)", "EB", "naive", "KLASS", "margin", "EB"],
-            "cap": [10, 10, 10, 10, 10, arena.NO_CAP],
-            "difference": [0, 0.05, -0.2, 0.0, 0.01, math.nan],
-            "difference_low": [0, 0.01, -0.3, 0.0, -0.02, math.nan],
-            "difference_high": [0, 0.09, -0.1, 0.0, 0.04, math.nan],
+            "contender": ["MI (head)", "EB", "naive", "KLASS", "margin", "EB", "sequential"],
+            "cap": [10, 10, 10, 10, 10, 5, arena.NO_CAP],
+            "difference": [0, 0.05, -0.2, 0.0, 0.01, math.nan, 0.3],
+            "difference_low": [0, 0.01, -0.3, 0.0, -0.02, math.nan, 0.2],
+            "difference_high": [0, 0.09, -0.1, 0.0, 0.04, math.nan, 0.4],
         }
     )
     figure = arena_figures.paired_differences(table, "MI (head)", "points")
@@ -439,6 +439,8 @@ def test_differences_are_coloured_by_what_their_interval_says():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["naive", "KLASS", "margin", "EB"]
     drawn = {to_hex(c.lines[0].get_color()): c.lines[0].get_xydata().tolist() for c in axes.containers}
     assert drawn == {"#999999": [[0, 1], [1, 2]], "#009e73": [[5, 3]], "#882255": [[-20, 0]]}
+    uncapped = arena_figures.paired_differences(table[np.isinf(table.cap)], "MI (head)", "points")
+    assert [axes.get_title() for axes in uncapped.axes] == ["any passes"]
     with pytest.raises(ValueError, match="no difference to draw"):
         arena_figures.paired_differences(table[table.contender == "MI (head)"], "MI (head)", "points")
 

@@ -209,10 +209,16 @@ def paired_differences(
     """Each contender's difference from the reference under the same cap, one panel a cap, with 95 % intervals.
 
     Args:
-        table: of :func:`maskmi.arena.against`; rows without a difference are left out.
+        table: of :func:`maskmi.arena.against`; rows without a difference are left out. So are those without a cap,
+            unless the reference has none either: more passes than the reference's tell nothing of which is better.
         linear: the axis is linear up to this on both sides, logarithmic beyond.
+
+    Raises:
+        ValueError: where no row is left.
     """
     table = table[(table.contender != reference) & table.difference.notna()]
+    if np.isfinite(table.cap).any():
+        table = table[np.isfinite(table.cap)]
     if table.empty:
         raise ValueError("there is no difference to draw: the reference keeps none of the caps, or stands alone")
     caps = sorted(set(table.cap))
@@ -234,7 +240,8 @@ def paired_differences(
             axes.set_title("any passes" if np.isinf(cap) else f"at most {cap:g} passes", fontsize="medium")
         row[0].set_yticks(range(len(names)), names, fontsize="small")
         row[0].set_ylim(-0.7, len(names) - 0.3)
-        figure.supxlabel(xlabel, fontsize="medium", color=INK)
+        note = f"axis linear between −{linear:g} and +{linear:g}, logarithmic beyond"
+        figure.supxlabel(f"{xlabel}; {note}", fontsize="medium", color=INK)
     return figure
 
 

@@ -137,6 +137,7 @@ def learning_curve(rows: pd.DataFrame) -> Figure:
             axes.plot(ordered[column], ordered["spearman"], color="#D55E00", marker="D", label="Spearman")
             axes.set(xlabel=label)
             log_axis(axes, subs=(1.0, 2.0, 5.0) if ordered[column].max() < 50 * ordered[column].min() else (1.0,))
+        left.xaxis.set_major_locator(FixedLocator(sorted(rows["contexts"])))
         left.set(ylabel="held-out score")
         top = max(1.0, rows[["r2", "spearman"]].max().max())
         left.set_ylim(min(0.0, rows[["r2", "spearman"]].min().min()) - 0.02, top + 0.02)
@@ -312,10 +313,7 @@ def estimators(a: ArrayLike, b: ArrayLike, names: tuple[str, str]) -> Figure:
         facts = [f"n = {a.size:,}", f"mean difference {np.mean(b - a):+.2g} nats"]
         if np.ptp(a) > 0 and np.ptp(b) > 0:
             facts.insert(1, f"Pearson {np.corrcoef(a, b)[0, 1]:.3f}")
-        box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 2}
-        axes.text(
-            0.03, 0.97, "\n".join(facts), transform=axes.transAxes, va="top", fontsize="small", bbox=box, zorder=5
-        )
+        axes.set_title(", ".join(facts), fontsize="small")
     return figure
 
 
