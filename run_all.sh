@@ -140,7 +140,11 @@ if [ "${1-}" = test ]; then
     "$python" -m ruff check .
     "$python" -m ruff format --check .
     # All of them: two files at a time, since the notebooks' take half of the time. Some: as the arguments say.
-    [ $# -gt 0 ] || set -- -n 2 --dist loadfile
+    # One compute thread each, or they wait for one another.
+    if [ $# -eq 0 ]; then
+        set -- -n 2 --dist loadfile
+        export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+    fi
     exec "$python" -m pytest "$@"
 fi
 exec "$python" -m maskmi.run "$@"
