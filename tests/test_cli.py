@@ -81,7 +81,11 @@ def test_a_bad_puzzle_is_refused_or_left_out(tmp_path):
     ("arguments", "code", "said"),
     [
         (["--decoder", "naiv:4"], 2, "did you mean 'naive'?"),
-        (["--decoder", "naive:x"], 2, "naive:x"),
+        (["--decoder", "naive:x"], 2, "'naive:x': 'x' is not a whole number (k)"),
+        (["--decoder", "naive:1.5"], 2, "'1.5' is not a whole number (k)"),
+        (["--decoder", "mi:abc"], 2, "'abc' is not a number (budget in nats)"),
+        (["--decoder", "mi:"], 2, "nothing after the colon"),
+        (["--decoder", "naive", "--alpha", "0.3"], 2, "are for the decoder mi, naive has no use for them"),
         (["--decoder", "naive:0"], 2, "k must be"),
         (["--decoder", "mi:-1"], 2, "budget must be 0 or more"),
         (["--temperature", "-1"], 1, "temperature must be"),
@@ -111,6 +115,18 @@ def test_the_map_of_a_puzzle(tmp_path):
     assert share[0] > 2 * share[1]
     assert "a map needs two" in run("sudoku", "map", input=SOLVED, code=1)
     assert "one puzzle, not of 2" in run("sudoku", "map", input=f"{PUZZLE}\n{PUZZLE}", code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--top", "-3"], "-3 is not in the range"),
+        (["--plot", "no folder/map.png"], "there is no folder no folder: make it first"),
+        (["--plot", "map.txt"], "must end in .png, .svg or .pdf"),
+    ],
+)
+def test_a_map_that_can_not_be_shown_is_refused_before_the_work(arguments, said):
+    assert said in run("sudoku", "map", *arguments, input=PUZZLE, code=2)
 
 
 HEAVY = (

@@ -71,7 +71,7 @@ def tiny(tmp_path_factory):
 def test_a_checkpoint_is_read_at_the_size_it_was_trained_at(tiny, tmp_path):
     backbone = study.load_backbone("esmc_small", checkpoint="trained", artefacts=tiny)
     assert backbone.model.hidden_size == 32 and backbone.metadata["recipe"]["layers"] == 1
-    with pytest.raises(FileNotFoundError, match="0_pretrain with train = True"):
+    with pytest.raises(FileNotFoundError, match="`./run_all.sh --profile full --study esmc_small` makes it"):
         study.load_backbone("esmc_small", checkpoint="trained", artefacts=tmp_path)
 
 

@@ -207,7 +207,9 @@ def load_checkpoint(
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"checkpoint {path} is missing: `{made_by}` makes it")
+        raise FileNotFoundError(
+            f"checkpoint {path} is missing: `{made_by}` makes it, and checkpoints/README.md tells how to ship it"
+        )
     expected = expected_sha256 or _listed_sha256(path)
     found = sha256(path)
     if expected and found != expected.lower():

@@ -244,7 +244,8 @@ def _own_kernel():
 
     before = os.environ.get("JUPYTER_PATH")
     with tempfile.TemporaryDirectory() as folder:
-        write_kernel_spec(Path(folder) / "kernels" / "python3")
+        # At its usual level a kernel warns at every start that other processes of this machine could listen to it.
+        write_kernel_spec(Path(folder) / "kernels" / "python3", extra_arguments=["--log-level=ERROR"])
         os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [folder, before]))  # searched first
         try:
             yield
@@ -300,6 +301,9 @@ def main(arguments: list[str] | None = None) -> int:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
             os.environ[name] = str(options.threads)
     os.environ["MASKMI_PROFILE"] = options.profile  # for the provenance of what the notebooks write
+    # Progress bars are text here; tqdm would advise widgets in every notebook.
+    ignored = "ignore:IProgress not found"
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), ignored]))
     # The kernels find this package, whichever is installed.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "lib"), os.environ.get("PYTHONPATH")]))
 

@@ -41,6 +41,7 @@ class Backbone:
     metadata: dict[str, Any]  # recipe and last line of the training log, where it was trained here
     relations: Tensor | Callable[[int], Tensor]  # what a head is told of two positions, see PairHead
     head_width: int = PAIR_WIDTH
+    study: str = ""  # whose backbone it is
 
     @property
     def parameters(self) -> int:
@@ -181,7 +182,7 @@ def load_head(backbone: Backbone, label: str = "entropy_drop") -> PairHead:
         ValueError: where it was made for another checkpoint than this backbone's, or is damaged.
     """
     path = CHECKPOINTS / f"{backbone.name}.head.{label}.safetensors"
-    weights, metadata = load_checkpoint(path, made_by="./run_all.sh --profile full, notebook 2_train")
+    weights, metadata = load_checkpoint(path, made_by=f"./run_all.sh --profile full --study {backbone.study}")
     if metadata["backbone"] != backbone.sha256:
         raise ValueError(f"{path.name} belongs to another backbone, with SHA-256 {metadata['backbone']}: train a head")
     return _frozen_head(backbone, weights)

@@ -50,25 +50,36 @@ def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: f
         alpha, lam, order: of MI-guided decoding.
 
     Raises:
-        click.BadParameter: for an unknown name or a value that the decoder refuses.
+        click.BadParameter: for an unknown name, a value that the decoder refuses, or ``alpha``, ``lam`` or ``order``
+            beside another decoder than ``mi``.
     """
     from maskmi import decoding
     from maskmi.parameters import did_you_mean
 
-    name, _, given = text.partition(":")
+    name, colon, given = text.partition(":")
     if name not in DECODERS:
         raise click.BadParameter(f"there is no decoder {name!r}{did_you_mean(name, DECODERS)}")
+    if name != "mi" and (alpha, lam, order) != (1.0, 1.0, "entropy"):
+        raise click.BadParameter(f"--alpha, --lam and --order are for the decoder mi, {name} has no use for them")
+    if colon and not given:
+        raise click.BadParameter(f"{text!r} has nothing after the colon: give a value, or {name} alone for the default")
     value = given or DECODERS[name][1]
+    number = {"naive": int, "margin": int, "sequential": str}.get(name, float)
+    try:
+        value = number(value)
+    except ValueError as error:
+        kind = "a whole number" if number is int else "a number"
+        raise click.BadParameter(f"{text!r}: {value!r} is not {kind} ({DECODERS[name][0]})") from error
     source = decoding.HeadMatrix(head()) if name == "mi" and lam > 0 else None
     make = {
         "sequential": lambda: decoding.Sequential(value),
-        "naive": lambda: decoding.Naive(int(value)),
-        "margin": lambda: decoding.Margin(int(value)),
-        "confidence": lambda: decoding.ConfidenceThreshold(float(value)),
-        "factor": lambda: decoding.ConfidenceFactor(float(value)),
-        "eb": lambda: decoding.EntropyBounded(float(value)),
+        "naive": lambda: decoding.Naive(value),
+        "margin": lambda: decoding.Margin(value),
+        "confidence": lambda: decoding.ConfidenceThreshold(value),
+        "factor": lambda: decoding.ConfidenceFactor(value),
+        "eb": lambda: decoding.EntropyBounded(value),
         "mi": lambda: decoding.MIGuided(
-            float(value), lam=lam, pairwise=source, alpha=alpha, reading="cumulative", order=order
+            value, lam=lam, pairwise=source, alpha=alpha, reading="cumulative", order=order
         ),
     }[name]
     try:
@@ -102,12 +113,22 @@ def decoding_options(default: str) -> Callable:
     )  # fmt: skip
 
 
+def _drawable(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """The file of a picture, refused before the work where it can't be written."""
+    if path and not path.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {path.parent}: make it first")
+    if path and path.suffix not in (".png", ".svg", ".pdf"):
+        raise click.BadParameter(f"{path.name!r} must end in .png, .svg or .pdf")
+    return path
+
+
 #: The options of a command that shows a map: ``probe``, ``plot``, ``top``; see :func:`write_map`.
 map_options = together(
     click.option("--probe", is_flag=True, help="Measure it by probing, up to hundreds of passes, not by the head."),
-    click.option("--plot", type=click.Path(dir_okay=False, path_type=Path),
+    click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), callback=_drawable,
                  help="Draw the map into this file (png, svg, pdf)."),
-    click.option("--top", default=20, show_default=True, help="How many pairs to list; 0 lists all."),
+    click.option("--top", default=20, show_default=True, type=click.IntRange(0),
+                 help="How many pairs to list; 0 lists all."),
 )  # fmt: skip
 
 

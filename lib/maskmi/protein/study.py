@@ -68,14 +68,14 @@ def load_backbone(
         network, digest, metadata = load_esmc_300m(path, **how), ESMC_300M_SHA256, {"source": path.name}
     elif study == "esmc_small":
         path = checkpoint_path(study, checkpoint, artefacts)
-        metadata = load_checkpoint(path, made_by="0_pretrain with train = True")[1]
+        metadata = load_checkpoint(path, made_by=f"./run_all.sh --profile full --study {study}")[1]
         layout = Layout(*(metadata["recipe"][size] for size in Layout._fields))
         network, digest = load_esmc_small(path, layout=layout, **how), sha256(path)
     else:
         raise ValueError(f"there is no study {study!r}; choose among {', '.join(STUDIES)}")
     network.requires_grad_(False)
     model = ByLength(InThreads(network))
-    return Backbone(study, network, model, digest, metadata, relations, HEAD_WIDTH[study])
+    return Backbone(study, network, model, digest, metadata, relations, HEAD_WIDTH[study], study)
 
 
 def all_masked(length: Tensor) -> Tensor:

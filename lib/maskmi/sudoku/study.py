@@ -59,7 +59,7 @@ def load_backbone(
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"checkpoint {path} is no Sudoku backbone: give one that 0_pretrain wrote") from error
     model = model.to(device, find_dtype(dtype, device)).eval().requires_grad_(False)
-    return Backbone(name, model, InThreads(model), sha256(path), metadata, torch.as_tensor(relations()))
+    return Backbone(name, model, InThreads(model), sha256(path), metadata, torch.as_tensor(relations()), study=study)
 
 
 def contexts(count: int, split: str = "train") -> Tensor:
