@@ -103,11 +103,13 @@ choose_environment() {
 }
 
 install_environment() {
-    local pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
+    local pip=("$venv/bin/python" -m pip --disable-pip-version-check install)
+    [ -t 1 ] || pip+=(--quiet) # who watches sees pip's bars
     # The interpreter that the environment was made from, not the environment's own, which --clear removes.
     base=$("$1" -c 'import os, sys; print(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))')
     rm -f "$stamp"
     "$base" -m venv --clear "$venv" || die "could not make $venv (on Debian and Ubuntu: apt install python3-venv)"
+    printf 'environment: downloading and installing %s packages, 2 GB\n' "$(grep -c '==' "$lock")"
     "${pip[@]}" -r "$lock" || die "could not install requirements.lock into $venv; started again, it is redone"
     "${pip[@]}" --no-deps -r "$here/requirements-no-deps.lock" || die "could not install requirements-no-deps.lock"
     "${pip[@]}" --no-deps --no-build-isolation -e "$here" || die "could not install maskmi itself"
