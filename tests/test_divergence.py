@@ -6,7 +6,9 @@ from scipy.spatial.distance import jensenshannon
 
 from maskmi.model import Output
 from maskmi.protein import divergence as d
+from maskmi.protein import variety as v
 from maskmi.protein.adapter import AMINO_ACIDS
+from maskmi.protein.perplexity import pseudo_perplexity
 from maskmi.tabular import TabularModel
 
 
@@ -157,32 +159,32 @@ def test_nearest_identity_by_hand():
     samples = tokens_of("ACDEFGHIKL", "ACDEFGHIK", "WWWW", "MXM")
     training = tokens_of("YYYY", "ACDEFGHIKM", "ACDEFGHIKLMN", "ACDEFGHIKM", "MXM")
     # 1 substitution of 10 beats 2 insertions of 12; 1 insertion of 10; nothing alike; the very same
-    identity, index = d.nearest_identity(samples, training)
+    identity, index = v.nearest_identity(samples, training)
     np.testing.assert_allclose(identity, [0.9, 0.9, 0, 1], atol=1e-6)
     assert index.tolist() == [1, 1, 0, 4]
 
 
 def test_diversity_by_hand():
-    found = d.diversity(tokens_of("AAAA", "AAAC", "CCCC", "AAAA"), prefix=3)
+    found = v.diversity(tokens_of("AAAA", "AAAC", "CCCC", "AAAA"), prefix=3)
     # distances 1/4, 1, 0, 3/4, 1/4, 1 of the six pairs
     assert found == {"mean_distance": pytest.approx(3.25 / 6), "distinct": 3, "prefix_share": 0.75}
-    assert d.diversity(tokens_of("AC", "ACD"))["mean_distance"] == pytest.approx(1 / 3)
+    assert v.diversity(tokens_of("AC", "ACD"))["mean_distance"] == pytest.approx(1 / 3)
     with pytest.raises(ValueError, match="two"):
-        d.diversity(tokens_of("AC"))
+        v.diversity(tokens_of("AC"))
 
 
 def test_clusters_are_greedy_from_the_first_members():
     tokens = tokens_of("AAAAA", "AAACC", "CCCCC", "AACCC", "A", "AAAAC")
     # With AAAAA AAACC shares 3 of 5, CCCCC none, AACCC 2 (but 3 with CCCCC), A 1 and AAAAC 4.
-    assert d.clusters(tokens).tolist() == [0, 0, 1, 1, 2, 0]
-    assert d.clusters(tokens, identity=0.8).tolist() == [0, 1, 2, 1, 3, 0]
-    assert d.clusters(tokens_of("ACD")).tolist() == [0]
+    assert v.clusters(tokens).tolist() == [0, 0, 1, 1, 2, 0]
+    assert v.clusters(tokens, identity=0.8).tolist() == [0, 1, 2, 1, 3, 0]
+    assert v.clusters(tokens_of("ACD")).tolist() == [0]
 
 
 def test_longest_runs_by_hand():
     tokens = tokens_of("AAC", "ACCCCCA", "A", "ACACAAA", "CCCCCCC")
-    assert d.longest_runs(tokens).tolist() == [2, 5, 1, 3, 7]
-    assert d.low_complexity(tokens).value == 0.4 and d.low_complexity(tokens, run=6).value == 0.2
+    assert v.longest_runs(tokens).tolist() == [2, 5, 1, 3, 7]
+    assert v.low_complexity(tokens).value == 0.4 and v.low_complexity(tokens, run=6).value == 0.2
 
 
 # Pseudo-perplexity.
@@ -194,7 +196,7 @@ def test_pseudo_perplexity_of_a_table_is_exact():
     log_p = torch.zeros(len(sequences), dtype=torch.float64)
     for i in range(4):  # P(x_i | rest) = P(x) / sum over x_i
         log_p += (model.joint / model.joint.sum(i, keepdim=True))[sequences.unbind(1)].log()
-    found = d.pseudo_perplexity(model, sequences)
+    found = pseudo_perplexity(model, sequences)
     torch.testing.assert_close(found.value, (-log_p / 4).exp())
     assert found.passes.tolist() == [4] * 81
 
@@ -202,7 +204,7 @@ def test_pseudo_perplexity_of_a_table_is_exact():
 def test_pseudo_perplexity_of_a_chain_by_hand():
     # Two values that repeat with .9: the ends are .9 or .1 likely, the middle of 000 is .81/.82, that of 010 .01/.82.
     model = TabularModel.chain(3, 2)
-    found = d.pseudo_perplexity(model, torch.tensor([[0, 0, 0], [0, 1, 0]])).value
+    found = pseudo_perplexity(model, torch.tensor([[0, 0, 0], [0, 1, 0]])).value
     expected = [(0.9 * 0.9 * 0.81 / 0.82) ** (-1 / 3), (0.1 * 0.1 * 0.01 / 0.82) ** (-1 / 3)]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
@@ -211,25 +213,25 @@ def test_pseudo_perplexity_of_chosen_positions_alone():
     # As above: the end of 000 is .9 likely, the middle .81/.82.
     model, tokens = TabularModel.chain(3, 2), torch.tensor([[0, 0, 0], [0, 0, 0]])
     where = torch.tensor([[True, False, False], [True, True, False]])
-    found = d.pseudo_perplexity(model, tokens, where=where)
+    found = pseudo_perplexity(model, tokens, where=where)
     expected = [1 / 0.9, (0.9 * 0.81 / 0.82) ** (-1 / 2)]
     torch.testing.assert_close(found.value, torch.tensor(expected, dtype=torch.float64))
     assert found.passes.tolist() == [1, 2]
     with pytest.raises(ValueError, match="sequence 1 has no residue"):
-        d.pseudo_perplexity(model, tokens, where=where & torch.tensor([[True], [False]]))
+        pseudo_perplexity(model, tokens, where=where & torch.tensor([[True], [False]]))
 
 
 def test_pseudo_perplexity_does_not_depend_on_the_batch():
     tokens = torch.tensor([[0, 1, 1, 0, 1], [1, 3, 3, 3, 3], [0, 4, 1, 3, 3], [1, 1, 0, 3, 3]])  # 4: context only
     model = Stub()
-    whole = d.pseudo_perplexity(model, tokens, batch_size=4)
+    whole = pseudo_perplexity(model, tokens, batch_size=4)
     assert whole.passes.tolist() == [5, 1, 2, 3] and model.rows == 11
     for batch_size in (1, 3, 50):
-        torch.testing.assert_close(d.pseudo_perplexity(Stub(), tokens, batch_size).value, whole.value)
+        torch.testing.assert_close(pseudo_perplexity(Stub(), tokens, batch_size).value, whole.value)
     for row, width in zip(range(4), (5, 1, 3, 3), strict=True):
-        alone = d.pseudo_perplexity(Stub(), tokens[row : row + 1, :width]).value
+        alone = pseudo_perplexity(Stub(), tokens[row : row + 1, :width]).value
         torch.testing.assert_close(alone, whole.value[row : row + 1])
     with pytest.raises(ValueError, match="sequence 1 has no residue"):
-        d.pseudo_perplexity(Stub(), torch.tensor([[0, 1], [4, 3]]))
+        pseudo_perplexity(Stub(), torch.tensor([[0, 1], [4, 3]]))
     with pytest.raises(ValueError, match="MASK"):
-        d.pseudo_perplexity(Stub(), torch.tensor([[0, 2]]))
+        pseudo_perplexity(Stub(), torch.tensor([[0, 2]]))

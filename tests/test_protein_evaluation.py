@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from maskmi.protein.adapter import PADDING, ByLength, encode
-from maskmi.protein.divergence import pseudo_perplexity
 from maskmi.protein.esmc import Layout, new_esmc
 from maskmi.protein.evaluation import (
     divergences,
@@ -15,6 +14,7 @@ from maskmi.protein.evaluation import (
     reference_of,
     sample_metrics,
 )
+from maskmi.protein.perplexity import pseudo_perplexity
 
 JSD = ["jsd_1mer", "jsd_2mer", "jsd_3mer", "jsd_hidden"]
 

@@ -162,3 +162,19 @@ def without_padding(logits: Tensor, hidden: Tensor, maps: Sequence[Tensor | None
     attention = torch.stack([weights[:, :, residues, residues] for weights in maps], 1)
     either = padded[:, :, None] | padded[:, None, :]
     return Output(logits, hidden, attention.masked_fill(either[:, None, None], 0))
+
+
+def complete(tokens: Tensor, mask: int = MASK, pad: int = PADDING) -> Tensor:
+    """``tokens`` as int64 on the processor, after a check that they are sequences without MASK.
+
+    Raises:
+        ValueError: for other tokens.
+    """
+    if tokens.ndim != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool or not tokens.numel():
+        raise ValueError(f"sequences must be integer tokens [N, L], not {tokens.dtype} {list(tokens.shape)}")
+    tokens = tokens.long().cpu()
+    if (tokens == mask).any() or (tokens < 0).any():
+        raise ValueError("a sequence holds MASK or a negative token: give complete sequences")
+    if (tokens[:, 0] == pad).any() or ((tokens[:, :-1] == pad) & (tokens[:, 1:] != pad)).any():
+        raise ValueError("a sequence is empty or has padding before a residue: padding may only follow the end")
+    return tokens

@@ -1,4 +1,4 @@
-"""How far generated sequences are from natural ones, how varied and how new they are (spec of the study, section 5).
+"""How far generated sequences are from natural ones (spec of the study, section 5).
 
 Sets of sequences are tokens [N, L], padded with ``PADDING`` after the end. A divergence compares two sets by counts
 [N, F] of features in each sequence: k-mers (:func:`kmer_counts`) or the cell of a histogram (:class:`HiddenHistogram`).
@@ -9,22 +9,19 @@ sample diverges even from its own source, the more the smaller it is: read each 
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from rapidfuzz import process
-from rapidfuzz.distance import Levenshtein
 from scipy.sparse import csr_matrix
 from scipy.special import entr
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from maskmi.metrics import Interval, wilson_interval
-from maskmi.model import MaskedModel, log_probabilities, mask_token, pad_token
-from maskmi.protein.adapter import MASK, PADDING
+from maskmi.metrics import Interval
+from maskmi.model import MaskedModel, mask_token, pad_token
+from maskmi.protein.adapter import MASK, complete
 
-CELLS = 4_000_000  # entries of the arrays of a batch of resamples, or of a batch of identities
+CELLS = 4_000_000  # entries of the arrays of a batch of resamples
 
 
 # Features.
@@ -38,7 +35,7 @@ def kmer_counts(tokens: Tensor, k: int) -> csr_matrix:
     Raises:
         ValueError: for tokens that are not complete sequences, or if none has a k-mer.
     """
-    tokens = _complete(tokens).cpu().numpy()
+    tokens = complete(tokens).cpu().numpy()
     if k < 1 or k > tokens.shape[1]:
         raise ValueError(f"there are no {k}-mers in sequences of {tokens.shape[1]} residues: choose a smaller k")
     windows = np.lib.stride_tricks.sliding_window_view(tokens, k, axis=1)
@@ -52,7 +49,7 @@ def kmer_counts(tokens: Tensor, k: int) -> csr_matrix:
 @torch.no_grad()
 def mean_hidden(model: MaskedModel, tokens: Tensor, batch_size: int = 64) -> np.ndarray:
     """Last hidden states, averaged over each sequence's positions: float32 [N, D]. Takes a pass a sequence."""
-    tokens = _complete(tokens, mask_token(model), pad_token(model))
+    tokens = complete(tokens, mask_token(model), pad_token(model))
     lengths = (tokens != pad_token(model)).sum(1)
     parts, order = [], lengths.argsort(stable=True)  # like lengths share a call, which is cut to the longest
     for place in order.split(batch_size):
@@ -177,154 +174,7 @@ def natural_floor(
     return Interval(float(values.mean()), *(float(x) for x in np.quantile(values, [0.025, 0.975])))
 
 
-# Diversity, novelty, low complexity.
-
-
-def nearest_identity(samples: Tensor, training: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Identity of each sample to the nearest training sequence, and that one's index (the first of equals), both [N].
-
-    Identity is ``1 - d / max(lengths)`` with the Levenshtein distance ``d``: the least number of substitutions,
-    insertions and deletions. Unrelated proteins have some 0.2 to 0.3.
-    """
-    samples, training = _strings(samples), _strings(training)
-    best = []
-    for start in range(0, len(samples), max(1, CELLS // len(training))):
-        part = samples[start : start + max(1, CELLS // len(training))]
-        identities = _identities(part, training)
-        index = identities.argmax(1)
-        best.append((identities[np.arange(len(part)), index], index))
-    identity, index = (np.concatenate(x) for x in zip(*best, strict=True))
-    return identity.astype(np.float64), index
-
-
-def diversity(tokens: Tensor, prefix: int = 8) -> dict[str, float | int]:
-    """How varied a set of at least two sequences is.
-
-    Returns:
-        ``mean_distance`` of all pairs (1 - identity, see :func:`nearest_identity`), the number of ``distinct``
-        sequences, and ``prefix_share``, the share that starts with the most common ``prefix`` residues.
-    """
-    strings = _strings(tokens)
-    if len(strings) < 2:
-        raise ValueError("diversity is about pairs: give at least two sequences")
-    number = len(strings)
-    similar = sum(
-        float(_identities(strings[start : start + 256], strings).sum(dtype=np.float64))
-        for start in range(0, number, 256)
-    )
-    _, starts = np.unique([string[:prefix] for string in strings], return_counts=True)
-    return {
-        "mean_distance": 1 - (similar - number) / (number * (number - 1)),  # each sequence is identical to itself
-        "distinct": len(set(strings)),
-        "prefix_share": float(starts.max() / number),
-    }
-
-
-def clusters(tokens: Tensor, identity: float = 0.6) -> np.ndarray:
-    """The cluster of each sequence, int64 [N], counted from 0 in the order of their first members.
-
-    Greedy, as in CD-HIT (Li and Godzik 2006): a sequence joins the first cluster whose first member shares at least
-    ``identity`` with it (see :func:`nearest_identity`), else it begins a new one. At 0.6 heavy chains of one family of
-    V genes (IGHV1 … IGHV6) mostly fall together: natural ones of one family share 0.72 in the median, others 0.49. The
-    number of clusters grows with that of sequences: compare sets of one size.
-    """
-    strings = _strings(tokens)
-    label, first = np.empty(len(strings), dtype=np.int64), []
-    for i, string in enumerate(strings):
-        shared = _identities([string], [strings[k] for k in first])[0] if first else np.empty(0)
-        near = np.flatnonzero(shared >= identity - 1e-6)  # they are float32
-        label[i] = near[0] if len(near) else len(first)
-        if not len(near):
-            first.append(i)
-    return label
-
-
-def longest_runs(tokens: Tensor) -> Tensor:
-    """Length of the longest run of one residue in each sequence, int64 [N]."""
-    tokens = _complete(tokens)
-    place = torch.arange(tokens.shape[1], device=tokens.device)
-    begins = torch.ones_like(tokens, dtype=torch.bool)
-    begins[:, 1:] = tokens[:, 1:] != tokens[:, :-1]
-    run = place - torch.where(begins, place, 0).cummax(1).values + 1
-    return run.masked_fill(tokens == PADDING, 0).amax(1)
-
-
-def low_complexity(tokens: Tensor, run: int = 5) -> Interval:
-    """Share of sequences with a run of ``run`` or more of one residue, with its Wilson interval."""
-    return wilson_interval(int((longest_runs(tokens) >= run).sum()), len(tokens))
-
-
-# Pseudo-perplexity.
-
-
-class PseudoPerplexity(NamedTuple):
-    """Of ``N`` sequences."""
-
-    value: Tensor  # float64 [N]
-    passes: Tensor  # int64 [N]: as many as there are positions to score
-
-
-@torch.no_grad()
-def pseudo_perplexity(
-    model: MaskedModel, tokens: Tensor, batch_size: int = 256, where: Tensor | None = None
-) -> PseudoPerplexity:
-    """``exp`` of the mean of ``-log p(x_i | all others)`` over the positions of each sequence, one pass a position.
-
-    Tokens that are no values of the model (ambiguous residues) are visible context and not scored. ``inf`` where the
-    model excludes a residue. A sequence's result doesn't depend on the others, up to rounding.
-
-    Args:
-        tokens: complete sequences [N, L].
-        batch_size: sequences with one masked position per call of the model.
-        where: bool [N, L]: score these positions alone, for instance those that were filled in.
-
-    Raises:
-        ValueError: for MASK among the tokens, or a sequence with nothing to score.
-    """
-    mask, pad = mask_token(model), pad_token(model)
-    tokens = _complete(tokens, mask, pad)
-    scored = tokens < mask if where is None else (tokens < mask) & where.cpu()
-    number = scored.sum(1)
-    if (number == 0).any():
-        raise ValueError(f"sequence {int((number == 0).int().argmax())} has no residue to score: leave it out")
-    lengths = (tokens != pad).sum(1)
-    order = lengths.argsort(stable=True)  # as in mean_hidden
-    row, place = scored[order].nonzero(as_tuple=True)
-    total = torch.zeros(len(tokens), dtype=torch.float64)
-    for sequence, i in zip(order[row].split(batch_size), place.split(batch_size), strict=True):
-        each = torch.arange(len(sequence))
-        filled = tokens[sequence, : int(lengths[sequence].max())]
-        value = filled[each, i]
-        filled[each, i] = mask
-        log_p = log_probabilities(model(filled.to(model.device)).logits[each, i])
-        total.index_add_(0, sequence, log_p[each, value.to(log_p.device)].cpu().double())
-    return PseudoPerplexity((-total / number).exp(), number)
-
-
 # Parts.
-
-
-def _complete(tokens: Tensor, mask: int = MASK, pad: int = PADDING) -> Tensor:
-    """``tokens`` as int64 on the processor, after a check that they are sequences without MASK."""
-    if tokens.ndim != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool or not tokens.numel():
-        raise ValueError(f"sequences must be integer tokens [N, L], not {tokens.dtype} {list(tokens.shape)}")
-    tokens = tokens.long().cpu()
-    if (tokens == mask).any() or (tokens < 0).any():
-        raise ValueError("a sequence holds MASK or a negative token: give complete sequences")
-    if (tokens[:, 0] == pad).any() or ((tokens[:, :-1] == pad) & (tokens[:, 1:] != pad)).any():
-        raise ValueError("a sequence is empty or has padding before a residue: padding may only follow the end")
-    return tokens
-
-
-def _strings(tokens: Tensor) -> list[str]:
-    """Each sequence as a string: a character a token, padding left out."""
-    tokens = _complete(tokens).numpy()
-    codes = np.where(tokens == PADDING, 0, tokens + ord("A")).astype(np.uint8)
-    return np.ascontiguousarray(codes).view(f"S{codes.shape[1]}")[:, 0].astype(str).tolist()
-
-
-def _identities(first: list[str], second: list[str]) -> np.ndarray:
-    return process.cdist(first, second, scorer=Levenshtein.normalized_similarity, dtype=np.float32, workers=-1)
 
 
 def _same_features(first: csr_matrix, second: csr_matrix) -> None:

@@ -12,19 +12,10 @@ from maskmi.metrics import bootstrap_interval, wilson_interval
 from maskmi.model import MaskedModel
 from maskmi.protein.adapter import MASK
 from maskmi.protein.antibodies import are_heavy_domains
-from maskmi.protein.divergence import (
-    HiddenHistogram,
-    clusters,
-    divergence,
-    diversity,
-    kmer_counts,
-    low_complexity,
-    mean_hidden,
-    natural_floor,
-    nearest_identity,
-    pseudo_perplexity,
-)
+from maskmi.protein.divergence import HiddenHistogram, divergence, kmer_counts, mean_hidden, natural_floor
 from maskmi.protein.fasta import to_sequences
+from maskmi.protein.perplexity import pseudo_perplexity
+from maskmi.protein.variety import clusters, diversity, low_complexity, nearest_identity
 
 KMERS = (1, 2, 3)
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from maskmi.metrics import Interval
 from maskmi.protein.antibodies import are_heavy_domains
-from maskmi.protein.divergence import divergence, divergence_difference, diversity, kmer_counts
+from maskmi.protein.divergence import divergence, divergence_difference, kmer_counts
 from maskmi.protein.fasta import to_sequences
+from maskmi.protein.variety import diversity
 from maskmi.study import Results
 
 
