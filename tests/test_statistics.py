@@ -146,6 +146,8 @@ def test_table_tells_a_study_that_other_code_made(tmp_path):
     assert "Made by code" not in statistics.results_table(file)
     file["studies"]["sudoku"]["provenance"] = file["provenance"] | {"code_revision": "0ld"}
     assert "Made by code 0ld." in statistics.results_table(file)
+    file["studies"]["sudoku"]["provenance"]["dtype"] = "float16"
+    assert "Made by code 0ld in float16." in statistics.results_table(file)
 
 
 def test_table_names_the_test_set_where_there_are_several(tmp_path):

@@ -220,9 +220,11 @@ def _models(study: dict) -> str:
 
 
 def _revision(study: dict, made: dict) -> str:
-    """A sentence on the code of a study that other code made than the rest."""
-    own = study["provenance"]["code_revision"]
-    return "" if own == made["code_revision"] else f" Made by code {own}."
+    """A sentence on a study that other code made than the rest, or in another number format."""
+    own = study["provenance"]
+    said = [f"by code {own['code_revision']}"] if own["code_revision"] != made["code_revision"] else []
+    said += [f"in {own['dtype']}"] if own["dtype"] != made["dtype"] else []
+    return f" Made {' '.join(said)}." if said else ""
 
 
 def _decoding_table(rows: list[dict]) -> str:
