@@ -5,6 +5,7 @@ from importlib.metadata import distribution
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from maskmi import ROOT
@@ -46,6 +47,11 @@ def test_tests_run_in_the_locked_versions():
     lock = locked("requirements.lock")
     found = {name: distribution(name).version.split("+")[0] for name in lock}
     assert found == lock
+
+
+def test_any_patch_release_of_the_python_will_do():  # Debian 12 has 3.11.2
+    asked = {name: distribution(name).metadata.get("Requires-Python") or "" for name in locked("requirements.lock")}
+    assert [name for name, text in asked.items() if not SpecifierSet(text).contains("3.11.0")] == []
 
 
 def test_packages_without_dependencies_are_locked_apart():
