@@ -1,11 +1,18 @@
+import gzip
 import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from maskmi import ROOT
 from maskmi.cli.__main__ import main
 from maskmi.cli.options import DECODERS
+from maskmi.study import CHECKPOINTS
 from maskmi.sudoku.grid import relations
 
 PUZZLE = ".......2.95......73...761.....2........5.47985...97.....5..134..1.3...7.73..5.2.9"
@@ -54,7 +61,9 @@ def test_a_file_of_all_kinds_of_puzzles(tmp_path):
     assert finished["grid"] == SOLVED and finished["passes"] == finished["steps"] == 0 and finished["valid"]
     assert "." not in empty["grid"] and usual["grid"] == SOLVED and usual["valid"]
     drawn = run("sudoku", "decode", str(file), "--quiet", "--grid")
-    assert "line 3: valid, 0 passes\n6 4 7 | 8 1 5 | 9 2 3\n" in drawn
+    assert "# line 3: valid, 0 passes\n6 4 7 | 8 1 5 | 9 2 3\n" in drawn
+    one = run("sudoku", "decode", "--quiet", "--grid", input=PUZZLE)
+    assert rows(run("sudoku", "decode", "--quiet", input=one))[0]["puzzle"] == SOLVED
 
 
 def test_temperature_and_seed():
@@ -88,7 +97,10 @@ def test_a_bad_puzzle_is_refused_or_left_out(tmp_path):
         (["--decoder", "naive", "--alpha", "0.3"], 2, "are for the decoder mi, naive has no use for them"),
         (["--decoder", "naive:0"], 2, "k must be"),
         (["--decoder", "mi:-1"], 2, "budget must be 0 or more"),
-        (["--temperature", "-1"], 1, "temperature must be"),
+        (["--decoder", "eb:inf"], 2, "'inf' is not a number (budget in nats)"),
+        (["--temperature", "-1"], 2, "-1.0 is not in the range x>=0"),
+        (["--temperature", "nan"], 2, "is not a finite number"),
+        (["--seed", "-1"], 2, "-1 is not in the range x>=0"),
         (["--backbone", "weak"], 2, "strong"),
         (["no such file.txt"], 2, "no such file.txt"),
     ],
@@ -199,6 +211,53 @@ def test_bad_records_are_left_out_where_that_is_asked_for():
     assert "left out: record 'a' has 'X' at position 3" in result.stderr
 
 
-def test_missing_weights_are_told_at_once():
-    said = run("protein", "generate", "--weights", "/nowhere/esmc.safetensors", code=1)
-    assert "/nowhere/esmc.safetensors" in said and len(said.splitlines()) <= 2
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--weights", "nowhere/esmc.safetensors"], 2, "nowhere/esmc.safetensors"),
+        (["--weights", str(CHECKPOINTS / "strong.safetensors")], 1, "holds no weights of esmc_small"),
+        (["--weights", str(CHECKPOINTS)], 1, "is a folder"),
+        (["--weights", str(CHECKPOINTS), *ANTIBERTY], 2, "antiberty comes with its package"),
+    ],
+)
+def test_wrong_weights_are_told_at_once(arguments, code, said):
+    told = run("protein", "generate", *arguments, code=code)
+    assert said in " ".join(told.split())
+
+
+def test_weights_are_found_from_the_current_folder(tmp_path, monkeypatch):
+    shutil.copy(CHECKPOINTS / "esmc_small.safetensors", tmp_path / "mine.safetensors")
+    monkeypatch.chdir(tmp_path)
+    arguments = ("protein", "generate", "--quiet", "-n", "1", "--decoder", "naive:50")
+    assert run(*arguments, "--weights", "mine.safetensors") == run(*arguments)
+
+
+def test_input_is_read_compressed_too_and_named_where_it_is_bad(tmp_path):
+    file = tmp_path / "puzzle.gz"
+    file.write_bytes(gzip.compress(PUZZLE.encode()))
+    assert rows(run("sudoku", "decode", "--quiet", str(file))) == rows(run("sudoku", "decode", "--quiet", input=PUZZLE))
+    fasta = gzip.compress(f">one\n{HEAVY}\n".encode())
+    assert list(records(run("protein", "infill", *ANTIBERTY, "--quiet", input=fasta))) == ["one passes=4"]
+    assert "<stdin> is damaged or was cut" in run("protein", "infill", *ANTIBERTY, input=fasta[:-9], code=1)
+    file.write_bytes(b">one\nMK\xff\n")
+    assert f"{file}: record 'one' has '\ufffd' at position 3" in run("protein", "infill", str(file), code=1)
+
+
+def test_removed_gaps_are_told_without_the_place_in_the_code():
+    text = f">a\n{HEAVY[:30]}--{HEAVY[30:]}\n"
+    result = CliRunner().invoke(main, ["protein", "infill", *ANTIBERTY, "--quiet"], input=text)
+    assert result.stderr == "<stdin>: removed 2 gap characters, from record 'a'\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [["sudoku", "decode"], ["protein", "generate", *ANTIBERTY]])
+def test_a_full_disk_and_no_input_are_told_in_a_sentence(arguments):
+    command = [sys.executable, "-m", "maskmi.cli", *arguments, "--quiet", "--decoder", "naive:81"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, input=PUZZLE, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT / "lib")
+    assert done.returncode == 1 and done.stderr == "Error: the output could not be written: No space left on device\n"
+    if "decode" in arguments:
+        done = subprocess.run(
+            ["sh", "-c", '"$@" <&-', "sh", *command], capture_output=True, text=True, cwd=ROOT / "lib"
+        )
+        assert done.returncode == 1 and done.stderr == "Error: there is no standard input: name a file\n"

@@ -203,9 +203,11 @@ def load_checkpoint(
 
     Raises:
         FileNotFoundError: when it is missing; says which command makes it.
-        ValueError: when it was cut or altered; names the file, its checksum and the expected one.
+        ValueError: when it is a folder, was cut or altered; names the file, its checksum and the expected one.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name the file of the checkpoint")
     if not path.is_file():
         raise FileNotFoundError(
             f"checkpoint {path} is missing: `{made_by}` makes it, and checkpoints/README.md tells how to ship it"

@@ -1,11 +1,15 @@
 """What the commands share: how errors end, which decoder is meant, and the map of one input."""
 
+import gzip
+import io
 import json
+import math
 import os
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -21,25 +25,71 @@ DECODERS = {  # name: what its value is, the default, what is committed in a pas
 
 
 class Group(click.Group):
-    """Bad input and missing files end in one sentence, not in a traceback."""
+    """Bad input, missing files and full disks end in one sentence, not in a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
-            return super().invoke(context)
-        except (ValueError, FileNotFoundError, ImportError) as error:
-            raise click.ClickException(_sentence(error)) from error
+            result = super().invoke(context)
+            if sys.stdout:
+                sys.stdout.flush()  # here, where an error is still told
+            return result
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             sys.exit(130)
         except BrokenPipeError:  # `maskmi … | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             sys.exit(0)
+        except (ValueError, ImportError, OSError) as error:
+            if isinstance(error, OSError) and error.errno and not error.filename:
+                _drop_output()  # or what could not be written is tried again at the end
+                raise click.ClickException(f"the output could not be written: {error.strerror}") from error
+            raise click.ClickException(_sentence(error)) from error
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError) and error.filename:
-        return f"there is no file {error.filename}"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+#: A file of input, or - for the standard input, to be opened by :func:`open_text`.
+SOURCE = click.Path(exists=True, dir_okay=False, allow_dash=True)
+
+
+def open_text(source: str) -> TextIO:
+    """The text of a file or of the standard input (``-``), plain or gzip; bytes that are not UTF-8 become U+FFFD.
+
+    Raises:
+        ValueError: for a damaged gzip file, or where there is no standard input.
+    """
+    name = "<stdin>" if source == "-" else source
+    if source == "-" and sys.stdin is None:
+        raise ValueError("there is no standard input: name a file")
+    data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error):
+            raise ValueError(f"{name} is damaged or was cut: its gzip data can't be read to the end") from None
+    text = io.StringIO(data.decode("utf-8-sig", errors="replace"))  # a replaced letter is refused by its position
+    text.name = name
+    return text
+
+
+class Number(click.FloatRange):
+    """A finite number in a range."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        if not math.isfinite(number := super().convert(value, parameter, context)):
+            self.fail(f"{value!r} is not a finite number", parameter, context)
+        return number
+
+
+SEED = click.IntRange(0)
 
 
 def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: float = 1.0, order: str = "entropy"):
@@ -66,6 +116,8 @@ def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: f
     value = given or DECODERS[name][1]
     number = {"naive": int, "margin": int, "sequential": str}.get(name, float)
     try:
+        if number is float and not math.isfinite(float(value)):
+            raise ValueError("not finite")
         value = number(value)
     except ValueError as error:
         kind = "a whole number" if number is int else "a number"
@@ -104,11 +156,14 @@ def decoding_options(default: str) -> Callable:
     return together(
         click.option("--decoder", default=default, show_default=True, metavar="NAME[:VALUE]",
                      help="Which decoder, and its setting; `maskmi decoders` lists them."),
-        click.option("--alpha", default=1.0, show_default=True, help="MI-guided: weight of a position's own entropy."),
-        click.option("--lam", default=1.0, show_default=True, help="MI-guided: weight of the dependence."),
+        click.option("--alpha", default=1.0, show_default=True, type=Number(0),
+                     help="MI-guided: weight of a position's own entropy."),
+        click.option("--lam", default=1.0, show_default=True, type=Number(0),
+                     help="MI-guided: weight of the dependence."),
         click.option("--order", type=click.Choice(["entropy", "least_cost"]), default="entropy", show_default=True,
                      help="MI-guided: which position is tried next."),
-        click.option("--seed", default=0, show_default=True, help="Of the values drawn, and of random orders."),
+        click.option("--seed", default=0, show_default=True, type=SEED,
+                     help="Of the values drawn, and of random orders."),
         click.option("--quiet", is_flag=True, help="No progress bar."),
     )  # fmt: skip
 

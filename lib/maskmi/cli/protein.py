@@ -2,22 +2,36 @@
 
 import json
 import sys
+import warnings
 from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
-from maskmi.cli.options import decoder_of, decoding_options, map_options, probed, some_left, together, write_map
+from maskmi.cli.options import (
+    SEED,
+    SOURCE,
+    Number,
+    decoder_of,
+    decoding_options,
+    map_options,
+    open_text,
+    probed,
+    some_left,
+    together,
+    write_map,
+)
 
 _model_options = together(
     click.option("--model", type=click.Choice(["esmc_small", "antiberty", "esmc_300m"]), default="esmc_small",
                  show_default=True),
-    click.option("--weights", metavar="PATH", help="Weights of the model in another place than the usual one."),
+    click.option("--weights", type=click.Path(exists=True, resolve_path=True),
+                 help="Weights of the model in another place than the usual one."),
 )  # fmt: skip
-SOURCE = click.argument("source", type=click.File(encoding="utf-8"), default="-", metavar="[FASTA]")
+FASTA = click.argument("source", type=SOURCE, default="-", metavar="[FASTA]")
 SKIP = click.option("--skip-invalid", is_flag=True, help="Leave out records that are refused, and list them.")
 TEMPERATURE = click.option(
-    "--temperature", default=1.0, show_default=True, help="Of the residues; 0 takes the likeliest."
+    "--temperature", default=1.0, show_default=True, type=Number(0), help="Of the residues; 0 takes the likeliest."
 )
 
 
@@ -48,12 +62,12 @@ def generate(model: str, weights: str | None, number: int, length: int | None, s
 
 
 @protein.command()
-@SOURCE
+@FASTA
 @_model_options
 @decoding_options("sequential:random")
 @TEMPERATURE
 @SKIP
-def infill(source: TextIO, model: str, weights: str | None, skip_invalid: bool, seed: int, **options: Any) -> None:
+def infill(source: str, model: str, weights: str | None, skip_invalid: bool, seed: int, **options: Any) -> None:
     """Fill in the masked residues of the records of FASTA, or of the standard input; the others are kept."""
     from maskmi.protein.fasta import to_tokens
 
@@ -64,10 +78,10 @@ def infill(source: TextIO, model: str, weights: str | None, skip_invalid: bool, 
 
 
 @protein.command("map")
-@SOURCE
+@FASTA
 @_model_options
 @map_options
-def show_map(source: TextIO, model: str, weights: str | None, **options: Any) -> None:
+def show_map(source: str, model: str, weights: str | None, **options: Any) -> None:
     """Mutual information (nats) of the masked residues of a FASTA with one record.
 
     Writes a JSON object a pair, by falling information; residues are counted from 1.
@@ -83,7 +97,7 @@ def show_map(source: TextIO, model: str, weights: str | None, **options: Any) ->
     tokens = to_tokens([sequence], backbone.network.extra)
     masked = tokens == MASK
     if masked.sum() < 2:
-        raise ValueError(f"record {name!r} has {int(masked.sum())} masked residues: a map needs two or more")
+        raise ValueError(f"a map needs two masked residues or more, record {name!r} has {int(masked.sum())}")
 
     def draw(matrix: Any) -> Any:
         from maskmi.protein.figures import mi_maps
@@ -95,18 +109,22 @@ def show_map(source: TextIO, model: str, weights: str | None, **options: Any) ->
 
 
 @protein.command()
-@SOURCE
+@FASTA
 @_model_options
-@click.option("--mask-ratio", default=0.5, show_default=True, type=click.FloatRange(0, 1),
+@click.option("--mask-ratio", default=0.5, show_default=True, type=Number(0, 1),
               help="Share of residues to mask at random in records without masks of their own.")  # fmt: skip
 @click.option(
-    "--tolerance", default=0.001, show_default=True, help="Nats: bound on the error of skipping rare residues."
+    "--tolerance",
+    default=0.001,
+    show_default=True,
+    type=Number(0),
+    help="Nats: bound on the error of skipping rare residues.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of what is masked.")
+@click.option("--seed", default=0, show_default=True, type=SEED, help="Of what is masked.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @SKIP
 def probe(
-    source: TextIO,
+    source: str,
     model: str,
     weights: str | None,
     mask_ratio: float,
@@ -119,7 +137,8 @@ def probe(
 
     Writes a JSON object a record: its name, the sequence as masked, the masked residues (counted from 1), the symmetric
     matrix of their mutual information in nats (the paper's estimator), and the passes. Where a model contradicts
-    itself, that estimator is negative: a fifth of the values of small models are, by little.
+    itself, that estimator is negative: a fifth of the values of small models are, most of
+    them by little.
     """
     import torch
 
@@ -146,6 +165,8 @@ def probe(
 def _load(model: str, weights: str | None) -> Any:
     from maskmi.protein.study import load_backbone
 
+    if weights and model == "antiberty":
+        raise click.BadParameter("antiberty comes with its package: --weights are for the other models")
     return load_backbone(model, checkpoint=weights or "shipped")
 
 
@@ -156,11 +177,17 @@ def _head(backbone: Any) -> Any:
     return load_head(backbone, LABEL)
 
 
-def _records(source: TextIO, backbone: Any, skip_invalid: bool) -> list[Any]:
+def _records(source: str, backbone: Any, skip_invalid: bool) -> list[Any]:
     from maskmi.protein.fasta import read_fasta
 
     limit = getattr(backbone.network, "max_length", None)
-    found = read_fasta(source, backbone.network.extra, masks=True, max_length=limit, skip_invalid=skip_invalid)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = read_fasta(
+            open_text(source), backbone.network.extra, masks=True, max_length=limit, skip_invalid=skip_invalid
+        )
+    for warning in told:
+        click.echo(str(warning.message), err=True)
     some_left(found.records, found.skipped, "record")
     return found.records
 

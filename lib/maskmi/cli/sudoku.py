@@ -1,14 +1,23 @@
 """``maskmi sudoku``: decode puzzles, and the mutual information of one."""
 
 import json
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
-from maskmi.cli.options import decoder_of, decoding_options, map_options, some_left, write_map
+from maskmi.cli.options import (
+    SOURCE,
+    Number,
+    decoder_of,
+    decoding_options,
+    map_options,
+    open_text,
+    some_left,
+    write_map,
+)
 
 SOLUTIONS = ("none", "one", "several")
-SOURCE = click.argument("source", type=click.File(encoding="utf-8"), default="-", metavar="[FILE]")
+FILE = click.argument("source", type=SOURCE, default="-", metavar="[FILE]")
 BACKBONE = click.option(
     "--backbone",
     type=click.Choice(["strong", "paper_strength"]),
@@ -24,14 +33,20 @@ def sudoku() -> None:
 
 
 @sudoku.command()
-@SOURCE
+@FILE
 @BACKBONE
 @decoding_options("mi")
-@click.option("--temperature", default=0.0, show_default=True, help="Of the values; 0 takes the most probable one.")
+@click.option(
+    "--temperature",
+    default=0.0,
+    show_default=True,
+    type=Number(0),
+    help="Of the values; 0 takes the most probable one.",
+)
 @click.option("--skip-invalid", is_flag=True, help="Leave out puzzles that are refused, and list them.")
 @click.option("--grid", is_flag=True, help="Draw the grids instead of JSON lines.")
 def decode(
-    source: TextIO,
+    source: str,
     backbone: str,
     decoder: str,
     alpha: float,
@@ -55,7 +70,7 @@ def decode(
     from maskmi.sudoku.solver import count_solutions
     from maskmi.sudoku.text import format_grid, format_line, read_puzzles
 
-    found = read_puzzles(source, skip_invalid=skip_invalid)
+    found = read_puzzles(open_text(source), skip_invalid=skip_invalid)
     some_left(found.puzzles, found.skipped, "puzzle")
     model, head = _load(backbone)
     result = run(
@@ -71,7 +86,7 @@ def decode(
     for i, line in enumerate(found.lines):
         if grid:
             state = "valid" if valid[i] else "not valid"
-            click.echo(f"line {line}: {state}, {int(result.passes[i])} passes\n{format_grid(grids[i])}\n")
+            click.echo(f"# line {line}: {state}, {int(result.passes[i])} passes\n{format_grid(grids[i])}\n")
             continue
         row = {"line": line, "puzzle": format_line(found.puzzles[i]), "grid": format_line(grids[i])}
         row |= {"valid": bool(valid[i]), "solutions": SOLUTIONS[solutions[i]]}
@@ -79,10 +94,10 @@ def decode(
 
 
 @sudoku.command("map")
-@SOURCE
+@FILE
 @BACKBONE
 @map_options
-def show_map(source: TextIO, backbone: str, **options: Any) -> None:
+def show_map(source: str, backbone: str, **options: Any) -> None:
     """Mutual information (nats) of the blank cells of the puzzle in FILE, or in the standard input.
 
     Writes a JSON object a pair of cells, by falling information.
@@ -92,13 +107,13 @@ def show_map(source: TextIO, backbone: str, **options: Any) -> None:
     from maskmi.sudoku.mdm import MASK
     from maskmi.sudoku.text import read_puzzles
 
-    puzzles = read_puzzles(source).puzzles
+    puzzles = read_puzzles(open_text(source)).puzzles
     if len(puzzles) > 1:
         raise ValueError(f"a map is of one puzzle, not of {len(puzzles)}")
     tokens = torch.from_numpy(puzzles).long()
     masked = tokens == MASK
     if masked.sum() < 2:
-        raise ValueError(f"the puzzle has {int(masked.sum())} blanks: a map needs two or more")
+        raise ValueError(f"a map needs two blanks or more, the puzzle has {int(masked.sum())}")
     model, head = _load(backbone)
     title = "probed" if options["probe"] else "head"
 

@@ -69,7 +69,10 @@ def load_backbone(
     elif study == "esmc_small":
         path = checkpoint_path(study, checkpoint, artefacts)
         metadata = load_checkpoint(path, made_by=f"./run_all.sh --profile full --study {study}")[1]
-        layout = Layout(*(metadata["recipe"][size] for size in Layout._fields))
+        recipe = metadata.get("recipe", {})
+        if not set(Layout._fields) <= set(recipe):
+            raise ValueError(f"{path} holds no weights of {study}: they would tell their {', '.join(Layout._fields)}")
+        layout = Layout(*(recipe[size] for size in Layout._fields))
         network, digest = load_esmc_small(path, layout=layout, **how), sha256(path)
     else:
         raise ValueError(f"there is no study {study!r}; choose among {', '.join(STUDIES)}")
