@@ -165,6 +165,17 @@ def test_a_failed_study_ends_the_run_with_an_error_and_the_next_is_run(main_in, 
     assert not kept.exists()  # --fresh
 
 
+def test_a_second_run_of_a_study_is_refused_while_one_goes_on(main_in, checkout, capsys):
+    kept = checkout / "runs" / "quick" / "artefacts" / "sudoku" / "kept"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    with run._alone("sudoku", checkout / "runs" / "quick"):
+        assert main_in(["--fresh"]) == 1
+    assert "another run of sudoku is under way in runs/quick: wait for it" in capsys.readouterr().err
+    assert kept.exists()  # the first one's artefacts
+    assert main_in(["--fresh"]) == 0 and not kept.exists()
+
+
 def test_notebooks_that_leave_no_results_are_a_failure(tmp_path, make_notebook):
     notebook = make_notebook(tmp_path / "0_idle.ipynb", "output = '.'")
     profile = {"parameters": {"0_idle": {}}, "limits": {"0_idle": 60}, "accepted": {"0_idle": {"output"}}}
@@ -187,6 +198,7 @@ def test_notebooks_that_leave_no_results_are_a_failure(tmp_path, make_notebook):
         (["--threads", "0"], "--threads must be at least 1"),
         (["--threads", "two"], "invalid int value: 'two'"),
         (["--output", str(ROOT / "figures")], "holds the full results"),
+        (["--output", str(ROOT / "README.md")], "README.md is a file, not a folder"),
     ],
 )
 def test_options_refused(arguments, message):

@@ -16,6 +16,7 @@ these parameters.
 # papermill and yaml are imported where they are used: run_all.sh reads its options here before the environment exists.
 import argparse
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -80,6 +81,8 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
         figures = ROOT if options.profile == "full" else ROOT / "runs" / options.profile
         options.output = figures / "figures"
     options.output = options.output.resolve()
+    if options.output.exists() and not options.output.is_dir():
+        parser.error(f"--output {options.output} is a file, not a folder")
     if options.profile != "full" and options.output == ROOT / "figures":
         parser.error(f"figures/ holds the full results: give profile {options.profile} another --output")
     return options
@@ -283,6 +286,18 @@ def run_study(study: str, notebooks: list[Path], profile: dict, folder: Path, ou
         raise StudyFailed(f"all notebooks ran, but none wrote a figure into {_shown(output)}")
 
 
+@contextlib.contextmanager
+def _alone(study: str, folder: Path):
+    """Within, no other run of this study and profile starts; a killed one does not stand in the way."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{study}.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StudyFailed(f"another run of {study} is under way in {_shown(folder)}: wait for it") from None
+        yield
+
+
 def _clock(began: float) -> str:
     minutes, seconds = divmod(int(time.monotonic() - began), 60)
     return f"{minutes}:{seconds:02d}"
@@ -319,16 +334,16 @@ def main(arguments: list[str] | None = None) -> int:
         options.study, [options.study]
     )
     folder = ROOT / "runs" / options.profile
-    if options.fresh:
-        for study in studies:
-            for part in ("artefacts", "executed"):
-                shutil.rmtree(folder / part / study, ignore_errors=True)
     began = time.monotonic()
     failed = {}
     for study in studies:
         try:
-            run_study(study, notebooks[study], profile[study], folder, options.output)
-            statistics.merge(options.output, [study])
+            with _alone(study, folder):
+                if options.fresh:
+                    for part in ("artefacts", "executed"):
+                        shutil.rmtree(folder / part / study, ignore_errors=True)
+                run_study(study, notebooks[study], profile[study], folder, options.output)
+                statistics.merge(options.output, [study])
         except (StudyFailed, ValueError, OSError) as error:
             failed[study] = error
             print(f"FAILED [{study}] {error}", file=sys.stderr, flush=True)
