@@ -1,12 +1,11 @@
 """What the commands share: how errors end, which decoder is meant, and the map of one input."""
 
-import gzip
+import errno
 import io
 import json
 import math
 import os
 import sys
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,6 +21,9 @@ DECODERS = {  # name: what its value is, the default, what is committed in a pas
     "eb": ("budget in nats", "0.1", "by rising entropy while the sum fits the budget (entropy bounded)"),
     "mi": ("budget in nats", "0.1", "the same, charging mutual information too (MI-guided, by the shipped head)"),
 }
+
+
+UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # and not an error of a network, say
 
 
 class Group(click.Group):
@@ -40,7 +42,7 @@ class Group(click.Group):
             _drop_output()
             sys.exit(0)
         except (ValueError, ImportError, OSError) as error:
-            if isinstance(error, OSError) and error.errno and not error.filename:
+            if isinstance(error, OSError) and error.errno in UNWRITTEN and not error.filename:
                 _drop_output()  # or what could not be written is tried again at the end
                 raise click.ClickException(f"the output could not be written: {error.strerror}") from error
             raise click.ClickException(_sentence(error)) from error
@@ -56,8 +58,10 @@ def _sentence(error: Exception) -> str:
     return str(error)
 
 
-#: A file of input, or - for the standard input, to be opened by :func:`open_text`.
-SOURCE = click.Path(exists=True, dir_okay=False, allow_dash=True)
+def input_file(metavar: str) -> Callable:
+    """The argument ``source``: a file, or ``-`` for the standard input, to be opened by :func:`open_text`."""
+    path = click.Path(exists=True, dir_okay=False, allow_dash=True)
+    return click.argument("source", type=path, default="-", metavar=metavar)
 
 
 def open_text(source: str) -> TextIO:
@@ -66,16 +70,15 @@ def open_text(source: str) -> TextIO:
     Raises:
         ValueError: for a damaged gzip file, or where there is no standard input.
     """
-    name = "<stdin>" if source == "-" else source
-    if source == "-" and sys.stdin is None:
+    from maskmi.text import decode_text
+
+    if source != "-":
+        name, data = source, Path(source).read_bytes()
+    elif sys.stdin is None:
         raise ValueError("there is no standard input: name a file")
-    data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            data = gzip.decompress(data)
-        except (EOFError, OSError, zlib.error):
-            raise ValueError(f"{name} is damaged or was cut: its gzip data can't be read to the end") from None
-    text = io.StringIO(data.decode("utf-8-sig", errors="replace"))  # a replaced letter is refused by its position
+    else:
+        name, data = "<stdin>", sys.stdin.buffer.read()
+    text = io.StringIO(decode_text(data, name))
     text.name = name
     return text
 
@@ -84,12 +87,20 @@ class Number(click.FloatRange):
     """A finite number in a range."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        if not math.isfinite(number := super().convert(value, parameter, context)):
+        try:
+            return super().convert(_finite(value), parameter, context)
+        except (ValueError, TypeError):
             self.fail(f"{value!r} is not a finite number", parameter, context)
-        return number
 
 
-SEED = click.IntRange(0)
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError("not finite")
+    return number
+
+
+def seed_option(of: str) -> Callable:
+    return click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help=f"Of {of}.")
 
 
 def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: float = 1.0, order: str = "entropy"):
@@ -114,10 +125,8 @@ def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: f
     if colon and not given:
         raise click.BadParameter(f"{text!r} has nothing after the colon: give a value, or {name} alone for the default")
     value = given or DECODERS[name][1]
-    number = {"naive": int, "margin": int, "sequential": str}.get(name, float)
+    number = {"naive": int, "margin": int, "sequential": str}.get(name, _finite)
     try:
-        if number is float and not math.isfinite(float(value)):
-            raise ValueError("not finite")
         value = number(value)
     except ValueError as error:
         kind = "a whole number" if number is int else "a number"
@@ -151,8 +160,13 @@ def together(*options: Callable) -> Callable:
     return add
 
 
-def decoding_options(default: str) -> Callable:
-    """The options of a command that decodes: ``decoder``, ``alpha``, ``lam``, ``order``, ``seed``, ``quiet``."""
+def decoding_options(default: str, temperature: float) -> Callable:
+    """The options of a command that decodes: ``decoder``, ``alpha``, ``lam``, ``order``, ``seed``, ``temperature``,
+    ``quiet``.
+
+    Args:
+        default, temperature: of ``decoder`` and ``temperature``.
+    """
     return together(
         click.option("--decoder", default=default, show_default=True, metavar="NAME[:VALUE]",
                      help="Which decoder, and its setting; `maskmi decoders` lists them."),
@@ -162,8 +176,9 @@ def decoding_options(default: str) -> Callable:
                      help="MI-guided: weight of the dependence."),
         click.option("--order", type=click.Choice(["entropy", "least_cost"]), default="entropy", show_default=True,
                      help="MI-guided: which position is tried next."),
-        click.option("--seed", default=0, show_default=True, type=SEED,
-                     help="Of the values drawn, and of random orders."),
+        seed_option("the values drawn, and of random orders"),
+        click.option("--temperature", default=temperature, show_default=True, type=Number(0),
+                     help="Of the values; 0 takes the most probable one."),
         click.option("--quiet", is_flag=True, help="No progress bar."),
     )  # fmt: skip
 

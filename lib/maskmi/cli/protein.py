@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from maskmi.cli.options import (
-    SEED,
-    SOURCE,
     Number,
     decoder_of,
     decoding_options,
+    input_file,
     map_options,
     open_text,
     probed,
+    seed_option,
     some_left,
     together,
     write_map,
@@ -28,11 +28,8 @@ _model_options = together(
     click.option("--weights", type=click.Path(exists=True, resolve_path=True),
                  help="Weights of the model in another place than the usual one."),
 )  # fmt: skip
-FASTA = click.argument("source", type=SOURCE, default="-", metavar="[FASTA]")
+FASTA = input_file("[FASTA]")
 SKIP = click.option("--skip-invalid", is_flag=True, help="Leave out records that are refused, and list them.")
-TEMPERATURE = click.option(
-    "--temperature", default=1.0, show_default=True, type=Number(0), help="Of the residues; 0 takes the likeliest."
-)
 
 
 @click.group()
@@ -46,8 +43,7 @@ def protein() -> None:
 @click.option(
     "--length", type=click.IntRange(1), help="Residues of each; else as in the study: 50 to 100, or as heavy chains."
 )
-@decoding_options("sequential:random")
-@TEMPERATURE
+@decoding_options("sequential:random", temperature=1.0)
 def generate(model: str, weights: str | None, number: int, length: int | None, seed: int, **options: Any) -> None:
     """Sequences from nothing, as FASTA with the passes that each one took."""
     import torch
@@ -64,8 +60,7 @@ def generate(model: str, weights: str | None, number: int, length: int | None, s
 @protein.command()
 @FASTA
 @_model_options
-@decoding_options("sequential:random")
-@TEMPERATURE
+@decoding_options("sequential:random", temperature=1.0)
 @SKIP
 def infill(source: str, model: str, weights: str | None, skip_invalid: bool, seed: int, **options: Any) -> None:
     """Fill in the masked residues of the records of FASTA, or of the standard input; the others are kept."""
@@ -120,7 +115,7 @@ def show_map(source: str, model: str, weights: str | None, **options: Any) -> No
     type=Number(0),
     help="Nats: bound on the error of skipping rare residues.",
 )
-@click.option("--seed", default=0, show_default=True, type=SEED, help="Of what is masked.")
+@seed_option("what is masked")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @SKIP
 def probe(
@@ -137,8 +132,8 @@ def probe(
 
     Writes a JSON object a record: its name, the sequence as masked, the masked residues (counted from 1), the symmetric
     matrix of their mutual information in nats (the paper's estimator), and the passes. Where a model contradicts
-    itself, that estimator is negative: a fifth of the values of small models are, most of
-    them by little.
+    itself, that estimator is negative: a fifth of the values of small models are, most of them by
+    little.
     """
     import torch
 

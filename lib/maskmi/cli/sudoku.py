@@ -6,10 +6,9 @@ from typing import Any
 import click
 
 from maskmi.cli.options import (
-    SOURCE,
-    Number,
     decoder_of,
     decoding_options,
+    input_file,
     map_options,
     open_text,
     some_left,
@@ -17,7 +16,7 @@ from maskmi.cli.options import (
 )
 
 SOLUTIONS = ("none", "one", "several")
-FILE = click.argument("source", type=SOURCE, default="-", metavar="[FILE]")
+FILE = input_file("[FILE]")
 BACKBONE = click.option(
     "--backbone",
     type=click.Choice(["strong", "paper_strength"]),
@@ -35,14 +34,7 @@ def sudoku() -> None:
 @sudoku.command()
 @FILE
 @BACKBONE
-@decoding_options("mi")
-@click.option(
-    "--temperature",
-    default=0.0,
-    show_default=True,
-    type=Number(0),
-    help="Of the values; 0 takes the most probable one.",
-)
+@decoding_options("mi", temperature=0.0)
 @click.option("--skip-invalid", is_flag=True, help="Leave out puzzles that are refused, and list them.")
 @click.option("--grid", is_flag=True, help="Draw the grids instead of JSON lines.")
 def decode(

@@ -8,7 +8,6 @@ import gzip
 import io
 import re
 import warnings
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from maskmi.artefacts import write_atomically
 from maskmi.protein.adapter import AMBIGUOUS, AMINO_ACIDS, MASK, encode, lengths
+from maskmi.text import decode_text
 
 BLANK, GAPS = "_", "-."
 UPPER = str.maketrans(ascii_lowercase, ascii_uppercase)  # str.upper would make residues of other letters (ß to SS)
@@ -155,13 +155,7 @@ def _text(source: str | Path | TextIO) -> tuple[str, str]:
     """A name for messages, and all of the text."""
     if not isinstance(source, str | Path):
         return str(getattr(source, "name", "the input")), source.read()
-    data = Path(source).read_bytes()
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            data = gzip.decompress(data)
-        except (EOFError, OSError, zlib.error):
-            raise ValueError(f"{source} is damaged or was cut: its gzip data can't be read to the end") from None
-    return str(source), data.decode("utf-8-sig", errors="replace")  # a replaced letter is refused by its position
+    return str(source), decode_text(Path(source).read_bytes(), str(source))
 
 
 def _sequence(name: str, written: str, extra: str, masks: bool, max_length: int | None) -> str:

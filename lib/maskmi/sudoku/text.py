@@ -7,6 +7,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from maskmi.sudoku.solver import COLUMN, MASK, ROW, UNITS, Grids
+from maskmi.text import decode_text
 
 BLANKS = ".0_*"
 DECORATION = "|-+│─┼┃━╋║═╬┌┐└┘├┤┬┴╔╗╚╝╠╣╦╩"  # and white space
@@ -73,7 +74,7 @@ class Puzzles(NamedTuple):
 
 
 def read_puzzles(source: str | Path | TextIO, *, skip_invalid: bool = False) -> Puzzles:
-    """The puzzles of a file or an open text stream: one a line, or CSV whose header names a column ``puzzle``.
+    """The puzzles of a file, plain or gzip, or an open text stream: one a line, or CSV with a column ``puzzle``.
 
     Blank lines and lines starting with ``#`` are skipped. Text that is not CSV may hold one puzzle drawn over several
     lines.
@@ -87,7 +88,7 @@ def read_puzzles(source: str | Path | TextIO, *, skip_invalid: bool = False) -> 
         FileNotFoundError: where there is no such file.
     """
     if isinstance(source, str | Path):
-        label, text = str(source), Path(source).read_text(encoding="utf-8-sig", errors="replace")
+        label, text = str(source), decode_text(Path(source).read_bytes(), str(source))
     else:
         label, text = str(getattr(source, "name", "the input")), source.read().removeprefix("\ufeff")
     lines = text.splitlines()
