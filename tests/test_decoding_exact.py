@@ -101,6 +101,19 @@ def test_mi_guided_takes_independent_positions_together_and_dependent_ones_apart
     assert fit(result.tokens, model.joint) > LEVEL
 
 
+def test_the_pivot_of_a_star_leaves_its_rays_independent():
+    # Four rays copy the hub, right nine times in ten: with the hub known they are independent, before it they are not.
+    hub, ray = torch.eye(2, dtype=torch.float64), torch.tensor([[0.9, 0.1], [0.1, 0.9]], dtype=torch.float64)
+    model = TabularModel(torch.einsum("hi,hj,hk,hl,hm->ijklm", ray, ray, hub, ray, ray) / 2)
+    start = masks(4000, model)
+    steps = {}
+    for order in ("least_cost", "pivot"):
+        result = decode(model, start, MIGuided(0.05, alpha=0, pairwise=exact_mi, order=order), temperature=1.0)
+        assert fit(result.tokens, model.joint) > LEVEL
+        steps[order] = result.steps
+    assert (steps["pivot"] == 2).all() and (steps["least_cost"] > 2).all()
+
+
 @pytest.mark.parametrize(("values", "expected"), [((0, 0), math.log(0.5 / 0.9)), ((0, 1), math.log(0.5 / 0.1))])
 def test_joint_error_by_hand(values, expected):
     # A fair bit and a copy that is right nine times in ten: log .5 + log .5 - log .5 - log .9 (or .1).

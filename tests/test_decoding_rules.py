@@ -177,6 +177,24 @@ def test_mi_guided_orders_differ():
     assert first_step(MIGuided(order="least_cost", **settings))[0] == {0, 1, 3}
 
 
+def test_mi_guided_pivot():
+    # Sums of dependence: 3 (.4 + .3), then 0 (.4), 4 (.3 + .05), 1 (.05). After 3 the costs are 0 (1), .3 (4), .4 (0),
+    # and with 1 taken .35 (4), .4 (0).
+    source = matrix({(0, 3): 0.4, (3, 4): 0.3, (1, 4): 0.05, (0, 1): -0.2})
+    settings = {"alpha": 0, "order": "pivot", "pairwise": source}
+    for budget, reading, expected, spent in (
+        (0.34, "threshold", {1, 3}, 0.0),
+        (0.36, "threshold", {1, 3, 4}, 0.35),
+        (0.4, "threshold", {0, 1, 3, 4}, 0.75),
+        (0.4, "cumulative", {1, 3, 4}, 0.35),
+    ):
+        positions, used = first_step(MIGuided(budget, reading=reading, **settings))
+        assert positions == expected
+        assert used == pytest.approx(spent, abs=1e-6)
+    with pytest.raises(ValueError, match="order 'pivot' needs a matrix"):
+        MIGuided(0.3, lam=0, order="pivot")
+
+
 def plain_mi_guided(entropy, masked, pairwise, budget, lam, alpha, reading, order):
     """The rule of one sequence in plain Python."""
     left = sorted((i for i in range(len(entropy)) if masked[i]), key=lambda i: (entropy[i], i))
@@ -185,14 +203,19 @@ def plain_mi_guided(entropy, masked, pairwise, budget, lam, alpha, reading, orde
     def cost(i):
         return alpha * entropy[i] + lam * sum(max(pairwise[i][j], 0.0) for j in taken)
 
+    def dependence(i):
+        return sum(max(entry, 0.0) for entry in pairwise[i])
+
     while left:
-        i = min(left, key=cost) if order == "least_cost" else left[0]  # min takes the first of equals
+        i = left[0] if order == "entropy" else min(left, key=cost)  # min takes the first of equals
+        if order == "pivot" and not taken:
+            i = max(left, key=dependence)
         left.remove(i)
         fits = cost(i) <= (budget - spent if reading == "cumulative" else budget)
         if fits or not taken:
             spent += cost(i)
             taken.append(i)
-        elif order == "least_cost":
+        elif order != "entropy":
             break
     return set(taken)
 
@@ -204,7 +227,7 @@ def plain_mi_guided(entropy, masked, pairwise, budget, lam, alpha, reading, orde
     lam=st.sampled_from([0.0, 0.5, 2.0]),
     alpha=st.sampled_from([0.0, 0.3, 1.0]),
     reading=st.sampled_from(["threshold", "cumulative"]),
-    order=st.sampled_from(["entropy", "least_cost"]),
+    order=st.sampled_from(["entropy", "least_cost", "pivot"]),
 )
 def test_mi_guided_agrees_with_a_plain_loop(seed, budget, lam, alpha, reading, order):
     draw = torch.Generator().manual_seed(seed)
@@ -214,6 +237,8 @@ def test_mi_guided_agrees_with_a_plain_loop(seed, budget, lam, alpha, reading, o
     pairwise = pairwise + pairwise.mT
     tokens = torch.where(torch.rand(batch, length, generator=draw) < 0.7, MASK, 0)
     tokens[:, 0] = MASK
+    masked = tokens == MASK
+    pairwise *= masked[:, :, None] & masked[:, None] & ~torch.eye(length, dtype=torch.bool)  # as sources have it
 
     class Model(FixedModel):
         def __init__(self):

@@ -111,6 +111,7 @@ def test_the_paper_orders_by_entropy_only():
         (MI, "MI (head)", "MI (head) γ=0.3"),
         (MI | {"lam": 0.0}, "entropy only (λ=0)", "entropy only (λ=0) γ=0.3"),
         (MI | {"lam": 2.0}, "MI (head) λ=2", "MI (head) λ=2 γ=0.3"),
+        (MI | {"alpha": 0.0, "order": "pivot"}, "MI (head) α=0 pivot", "MI (head) α=0 pivot γ=0.3"),
         (
             MI | {"alpha": 0.0, "order": "least_cost", "reading": "threshold"},
             "MI (head) α=0 least cost threshold",

@@ -147,7 +147,7 @@ def _mi_curve(settings: Mapping[str, Any]) -> str:
     name = f"MI ({settings['matrix']})"
     name += "" if settings["lam"] == 1 else f" λ={settings['lam']:g}"
     name += "" if settings["alpha"] == 1 else f" α={settings['alpha']:g}"
-    name += " least cost" if settings["order"] == "least_cost" else ""
+    name += {"entropy": "", "least_cost": " least cost", "pivot": " pivot"}[settings["order"]]
     return name + (" threshold" if settings["reading"] == "threshold" else "")
 
 

@@ -22,7 +22,10 @@ class MIGuided:
     The first position is always taken, and its cost counts. ``order`` says which position is tried next:
 
     - ``'entropy'`` (paper): by rising entropy, once through all; what does not fit is skipped, the scan goes on;
-    - ``'least_cost'``: always the one of least current cost, until that one does not fit (equal costs: by entropy).
+    - ``'least_cost'``: always the one of least current cost, until that one does not fit (equal costs: by entropy);
+    - ``'pivot'`` (ours): first the pivot, on which the other masked positions depend most (largest ``sum of I_ij`` over
+      all masked j), then as ``'least_cost'``. Its value settles much of what was open, so that later steps have less
+      dependence to ignore; needs a matrix.
 
     ``lam=0`` is the entropy-only ablation and needs no matrix. ``alpha<1``, down to 0, charges mainly the dependence
     that the step ignores: entropy is an error where one value is right, but not where samples are to be diverse.
@@ -44,10 +47,11 @@ class MIGuided:
                 raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if self.reading not in ("threshold", "cumulative"):
             raise ValueError(f"reading must be 'threshold' or 'cumulative', not {self.reading!r}")
-        if self.order not in ("entropy", "least_cost"):
-            raise ValueError(f"order must be 'entropy' or 'least_cost', not {self.order!r}")
-        if self.lam > 0 and self.pairwise is None:
-            raise ValueError("lam > 0 needs a matrix: name its source as pairwise=…, for example HeadMatrix(head)")
+        if self.order not in ("entropy", "least_cost", "pivot"):
+            raise ValueError(f"order must be 'entropy', 'least_cost' or 'pivot', not {self.order!r}")
+        for name, asked in (("lam > 0", self.lam > 0), ("order 'pivot'", self.order == "pivot")):
+            if asked and self.pairwise is None:
+                raise ValueError(f"{name} needs a matrix: name its source as pairwise=…, for example HeadMatrix(head)")
 
     def __call__(self, view: View) -> Decision:
         own = self.alpha * view.entropy
@@ -84,8 +88,11 @@ class MIGuided:
         going = view.masked.any(1)
         for n in range(int(view.masked.sum(1).max())):
             costs = (own + taken_cost).masked_fill(~view.masked | commit, torch.inf)
-            cost = costs.amin(1)
-            position = rank.masked_fill(costs > cost[:, None], order.shape[1]).argmin(1)
+            key = costs
+            if self.order == "pivot" and not n:
+                key = -view.pairwise.clamp_min(0).sum(2).masked_fill(~view.masked, -torch.inf)
+            position = rank.masked_fill(key > key.amin(1)[:, None], order.shape[1]).argmin(1)
+            cost = costs[rows, position]
             going = going & (cost < torch.inf)
             if n:
                 going = going & (cost <= self._left(spent))

@@ -71,8 +71,9 @@ def _short(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
         yield entropy_bounded_setting(budget)
     for budget in (2.0, 8.0, 24.0):
         yield mi_setting(budget, head, MATRIX)
-    for budget in (0.03, 0.1, 0.3):
-        yield mi_setting(budget, head, MATRIX, alpha=0.0, order="least_cost")
+    for order in ("least_cost", "pivot"):
+        for budget in (0.03, 0.1, 0.3):
+            yield mi_setting(budget, head, MATRIX, alpha=0.0, order=order)
     yield mi_setting(0.1, head, MATRIX, alpha=0.01, order="least_cost")
     yield mi_setting(1.0, head, MATRIX, alpha=0.1, order="least_cost")
     yield corrected_setting(mi_setting(8.0, head, MATRIX), 0.02, dependence=0.5)
@@ -134,19 +135,17 @@ def _guided(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
         yield mi_setting(budget, head, MATRIX)
     for budget in (4.0, 16.0):
         yield mi_setting(budget, head, MATRIX, lam=4.0)
-    for alpha in (0.0, 0.01):
+    for alpha, order in ((0.0, "least_cost"), (0.01, "least_cost"), (0.0, "pivot")):
         for budget in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0):
-            yield mi_setting(budget, head, MATRIX, alpha=alpha, order="least_cost")
+            yield mi_setting(budget, head, MATRIX, alpha=alpha, order=order)
     for budget in (0.3, 1.0, 3.0):
         yield mi_setting(budget, head, MATRIX, alpha=0.1, order="least_cost")
     for name, other in heads.items():
         if name != LABEL:
             for budget in (0.03, 0.1, 0.3):
-                yield mi_setting(budget, HeadMatrix(other), f"head: {name}", alpha=0.0, order="least_cost")
+                yield mi_setting(budget, HeadMatrix(other), f"head: {name}", alpha=0.0, order="pivot")
     # Checks of all written residues at every step are left out: one contender is to have one number of samples.
     for dependence in (0.2, 0.5, 2.0):
         yield corrected_setting(mi_setting(16.0, head, MATRIX), 0.02, dependence=dependence)
-        yield corrected_setting(
-            mi_setting(0.3, head, MATRIX, alpha=0.0, order="least_cost"), 0.02, dependence=dependence
-        )
+        yield corrected_setting(mi_setting(0.3, head, MATRIX, alpha=0.0, order="pivot"), 0.02, dependence=dependence)
     yield corrected_setting(mi_setting(16.0, head, MATRIX), 0.1, dependence=0.5)

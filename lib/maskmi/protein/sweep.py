@@ -25,7 +25,7 @@ LABEL = "mixture"  # the label of the head that guides; on these models the pape
 
 
 def short_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
-    """The paper's table, random order beside it, and the rule that counts dependence only."""
+    """The paper's table, random order beside it, and the rules that count dependence only."""
     for order in ("entropy", "random"):
         yield {"decoder": "sequential", "order": order}, Sequential(order)
     for k in (4, 8, 12):
@@ -35,15 +35,16 @@ def short_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
     source = HeadMatrix(heads[LABEL])
     for budget in (2.0, 4.0):
         yield mi_setting(budget, source, f"head: {LABEL}")
-    for budget in (0.03, 0.1, 0.3):
-        yield mi_setting(budget, source, f"head: {LABEL}", alpha=0.0, order="least_cost")
+    for order in ("least_cost", "pivot"):
+        for budget in (0.03, 0.1, 0.3):
+            yield mi_setting(budget, source, f"head: {LABEL}", alpha=0.0, order=order)
 
 
 def page_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
     """One residue a step, entropy bounding, and dependence alone, to be watched step by step."""
     yield {"decoder": "sequential", "order": "entropy"}, Sequential()
     yield entropy_bounded_setting(5.0)
-    yield mi_setting(0.1, HeadMatrix(heads[LABEL]), f"head: {LABEL}", alpha=0.0, order="least_cost")
+    yield mi_setting(0.1, HeadMatrix(heads[LABEL]), f"head: {LABEL}", alpha=0.0, order="pivot")
 
 
 def whole_sweep(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
@@ -66,9 +67,8 @@ def _whole(heads: Mapping[str, PairHead]) -> Iterator[Setting]:
     for alpha, order in ((0.0, "entropy"), (0.1, "entropy"), (0.1, "least_cost")):
         for budget in (0.1, 0.3, 1.0):
             yield mi_setting(budget, source, f"head: {LABEL}", alpha=alpha, order=order)
-    for name, head in heads.items():
-        if name != LABEL:
+    others = {f"head: {name}": HeadMatrix(head) for name, head in heads.items() if name != LABEL}
+    for name, other in {**others, "attention": AttentionMatrix()}.items():
+        for order in ("least_cost", "pivot"):
             for budget in (0.03, 0.1, 0.3):
-                yield mi_setting(budget, HeadMatrix(head), f"head: {name}", alpha=0.0, order="least_cost")
-    for budget in (0.03, 0.1, 0.3):
-        yield mi_setting(budget, AttentionMatrix(), "attention", alpha=0.0, order="least_cost")
+                yield mi_setting(budget, other, name, alpha=0.0, order=order)
