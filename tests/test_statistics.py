@@ -1,5 +1,8 @@
 import copy
+import fcntl
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -74,6 +77,19 @@ def test_studies_are_written_and_merged(tmp_path):
     ]
 
 
+def test_studies_that_end_together_are_merged_one_after_the_other(tmp_path):
+    statistics.write_study(tmp_path, "sudoku", results(), made())
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)  # as another run's merge holds it
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(statistics.merge, tmp_path, ["sudoku"])
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.3)
+        assert not (tmp_path / "statistics.json").exists()
+        os.close(folder)
+        assert waiting.result(timeout=60).exists()
+
+
 def test_profiles_are_not_mixed_but_a_study_may_be_replaced(tmp_path):
     statistics.write_study(tmp_path, "sudoku", results(), made("full"))
     statistics.merge(tmp_path, ["sudoku"])
@@ -134,11 +150,15 @@ def test_table_shows_headline_rows_with_the_paper_beside(tmp_path):
 def test_table_leaves_out_what_is_detail_and_shows_shares_in_per_cent(tmp_path):
     half = {"value": 0.5, "low": 0.25, "high": 0.75}
     own = results()
-    own["decoding"] = [own["decoding"][1] | {"metrics": {"jsd_2mer": half, "jsd_2mer_random": half, "valid": half}}]
+    exact = {
+        name: dict.fromkeys(("value", "low", "high"), value) for name, value in (("distance", 0.5), ("clusters", 7))
+    }
+    shown = {"jsd_2mer": half, "jsd_2mer_random": half, "valid": half, **exact}
+    own["decoding"] = [own["decoding"][1] | {"metrics": shown}]
     file = statistics.load(statistics.write_study(tmp_path, "antiberty", own, made()))
     header, _, row = (line for line in statistics.results_table(file).splitlines() if line.startswith("|"))
-    assert header == "| decoder | settings | n | passes | jsd_2mer | valid % |"
-    assert row == "| naive | k 4 | 10 | 14.0 | 0.500 [0.250, 0.750] | 50.0 [25.0, 75.0] |"
+    assert header == "| decoder | settings | n | passes | jsd_2mer | valid % | distance | clusters |"
+    assert row == "| naive | k 4 | 10 | 14.0 | 0.500 [0.250, 0.750] | 50.0 [25.0, 75.0] | 0.500 | 7 |"
 
 
 def test_table_tells_a_study_that_other_code_made(tmp_path):

@@ -67,7 +67,8 @@ def mi_setting(
 ) -> Setting:
     """MI-guided decoding with its description; ``matrix`` names the source."""
     settings = {"budget": budget, "lam": lam, "alpha": alpha, "reading": reading, "order": order, "matrix": matrix}
-    decoder = MIGuided(budget, lam=lam, pairwise=source if lam else None, alpha=alpha, reading=reading, order=order)
+    asked = source if lam or order == "pivot" else None
+    decoder = MIGuided(budget, lam=lam, pairwise=asked, alpha=alpha, reading=reading, order=order)
     return {"decoder": "mi_guided", **settings}, decoder
 
 

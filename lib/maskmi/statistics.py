@@ -11,8 +11,11 @@ Run as ``python -m maskmi.statistics README.md`` this rewrites the table between
 """
 
 import argparse
+import contextlib
+import fcntl
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -77,13 +80,20 @@ def write_arena(folder: str | Path, study: str, arena: dict, backbone: dict, pro
 def merge(folder: str | Path, studies: list[str]) -> Path:
     """Put the named studies' own files into ``statistics.json`` in ``folder``, beside the studies already there.
 
+    One process at a time does so: others that share the folder wait.
+
     Raises:
         ValueError: where the file holds results of another profile, which are not to be mixed.
     """
-    path = Path(folder) / "statistics.json"
+    with _alone_in(Path(folder)):
+        return _merge(Path(folder), studies)
+
+
+def _merge(folder: Path, studies: list[str]) -> Path:
+    path = folder / "statistics.json"
     merged = load(path) if path.exists() else None
     for study in studies:
-        own = load(Path(folder) / f"statistics.{study}.json")
+        own = load(folder / f"statistics.{study}.json")
         held = merged["studies"] if merged else {}
         profiles = {other["provenance"]["profile"] for name, other in held.items() if name not in studies}
         if profiles - {own["provenance"]["profile"]}:
@@ -94,6 +104,17 @@ def merge(folder: str | Path, studies: list[str]) -> Path:
         merged = {**own, "studies": {**held, **own["studies"]}}
     _write(path, merged)
     return path
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path):
+    """Within, no other process that asks for this folder gets further; one that is killed lets go of it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def load(path: str | Path) -> dict:
@@ -264,6 +285,9 @@ def _number(metric: str, value: float) -> str:
 def _interval(metric: str, interval: dict | None) -> str:
     if interval is None:
         return ""
+    if interval["low"] == interval["high"]:  # a number or a distance, which has no interval
+        value = interval["value"]
+        return f"{value:.0f}" if value == int(value) and metric not in AS_PERCENT else _number(metric, value)
     value, low, high = (_number(metric, interval[key]) for key in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 

@@ -131,7 +131,7 @@ def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: f
     except ValueError as error:
         kind = "a whole number" if number is int else "a number"
         raise click.BadParameter(f"{text!r}: {value!r} is not {kind} ({DECODERS[name][0]})") from error
-    source = decoding.HeadMatrix(head()) if name == "mi" and lam > 0 else None
+    source = decoding.HeadMatrix(head()) if name == "mi" and (lam > 0 or order == "pivot") else None
     make = {
         "sequential": lambda: decoding.Sequential(value),
         "naive": lambda: decoding.Naive(value),
