@@ -1,8 +1,10 @@
 import subprocess
 import sys
+import warnings
 
 import pytest
 
+from maskmi import ROOT
 from maskmi.parameters import check_parameters
 
 CHECK = (
@@ -16,6 +18,20 @@ def test_values_come_back_and_integers_become_floats():
     p = check_parameters(given, seed=int, rate=(float, 0, 1), budgets=list[float], limit=float | None, name=str)
     assert vars(p) == {"seed": 3, "rate": 1.0, "budgets": [1.0, 0.5], "limit": None, "name": "0030"}
     assert isinstance(p.rate, float) and isinstance(p.budgets[0], float)
+
+
+def test_a_notebook_of_another_copy_is_told_whose_library_it_uses(tmp_path, monkeypatch):
+    (tmp_path / "lib" / "maskmi").mkdir(parents=True)
+    (tmp_path / "lib" / "maskmi" / "__init__.py").touch()
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    with pytest.warns(UserWarning, match="reads and writes there: activate"):
+        check_parameters({"seed": 1}, seed=int)
+    for elsewhere in (ROOT / "notebooks", tmp_path.parent):
+        monkeypatch.chdir(elsewhere)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check_parameters({"seed": 1}, seed=int)
 
 
 @pytest.mark.parametrize(

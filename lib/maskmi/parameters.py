@@ -12,7 +12,11 @@ import difflib
 import math
 import types
 import typing
+import warnings
+from pathlib import Path
 from types import SimpleNamespace
+
+from maskmi import ROOT
 
 INJECTED = "# Parameters"  # how papermill begins the cell that it injects
 
@@ -36,7 +40,19 @@ def check_parameters(namespace: dict, **expected) -> SimpleNamespace:
     Raises:
         ValueError: on an unknown parameter (with the nearest known name), a missing one, a wrong type, a NaN or
             infinite number, or a value that is out of range.
+
+    Warns:
+        UserWarning: where the notebook lies in another copy of the study than the library, whose checkpoints, data and
+            folders it would use.
     """
+    here = Path.cwd()
+    copy = next((path for path in (here, *here.parents) if (path / "lib" / "maskmi" / "__init__.py").exists()), ROOT)
+    if copy.resolve() != ROOT:
+        warnings.warn(
+            f"this notebook runs in {copy}, but imports maskmi from {ROOT}, and reads and writes there: activate the "
+            f"environment of {copy}, or set PYTHONPATH={copy / 'lib'}",
+            stacklevel=2,
+        )
     for name in _given_names(namespace, expected):
         if name not in expected:
             raise ValueError(f"unknown parameter {name!r}{did_you_mean(name, expected)}")
