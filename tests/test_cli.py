@@ -38,8 +38,9 @@ def test_help_and_the_list_of_decoders():
     assert "sudoku" in run("--help") and "Usage: maskmi sudoku decode" in run(
         "sudoku", "decode", "-h", prog_name="maskmi"
     )
-    listed = [line.split(":")[0].split()[0] for line in run("decoders").splitlines()[1:]]
-    assert listed == list(DECODERS)
+    _, *table, empty, heads = run("decoders").splitlines()
+    assert [line.split(":")[0].split()[0] for line in table] == list(DECODERS)
+    assert not empty and heads.startswith("mi and pivot need a pair head") and "paper_strength" in heads
 
 
 @pytest.mark.parametrize("decoder", [*DECODERS, "sequential:random", "naive:7", "mi:0.3"])
@@ -97,6 +98,8 @@ def test_a_bad_puzzle_is_refused_or_left_out(tmp_path):
         (["--decoder", "naive", "--alpha", "0.3"], 2, "are for the decoder mi, naive has no use for them"),
         (["--decoder", "naive:0"], 2, "k must be"),
         (["--decoder", "mi:-1"], 2, "budget must be 0 or more"),
+        (["--decoder", "pivot:-1"], 2, "budget must be 0 or more"),
+        (["--decoder", "pivot", "--alpha", "0.3"], 2, "pivot has no use for them"),
         (["--decoder", "eb:inf"], 2, "'inf' is not a number (budget in nats)"),
         (["--temperature", "-1"], 2, "-1.0 is not in the range x>=0"),
         (["--temperature", "nan"], 2, "is not a finite number"),

@@ -2,7 +2,8 @@
 
 import click
 
-from maskmi.cli.options import DECODERS, Group
+from maskmi import ROOT
+from maskmi.cli.options import DECODERS, GUIDED, Group
 from maskmi.cli.protein import protein
 from maskmi.cli.sudoku import sudoku
 
@@ -20,6 +21,8 @@ def decoders() -> None:
     rows += [(f"{name}:{default}", value, what) for name, (value, default, what) in DECODERS.items()]
     for row in rows:
         click.echo(f"{row[0]:22}{row[1]:20}{row[2]}")
+    heads = sorted({path.name.split(".head.")[0] for path in (ROOT / "checkpoints").glob("*.head.*")})
+    click.echo(f"\n{' and '.join(GUIDED)} need a pair head. Heads are shipped for {', '.join(heads)}.")
 
 
 main.add_command(sudoku)

@@ -20,7 +20,13 @@ DECODERS = {  # name: what its value is, the default, what is committed in a pas
     "factor": ("factor", "0.1", "the more positions at once, the surer each must be (confidence factor)"),
     "eb": ("budget in nats", "0.1", "by rising entropy while the sum fits the budget (entropy bounded)"),
     "mi": ("budget in nats", "0.1", "the same, charging mutual information too (MI-guided, by the shipped head)"),
+    "pivot": (
+        "budget in nats",
+        "0.03",
+        "what the others depend on most, with what hardly depends on it (by the head)",
+    ),
 }
+GUIDED = ("mi", "pivot")  # by a pair head
 
 
 UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # and not an error of a network, say
@@ -107,7 +113,7 @@ def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: f
     """The decoder that ``NAME`` or ``NAME:VALUE`` means.
 
     Args:
-        head: gives the pair head; called for ``mi`` only.
+        head: gives the pair head; called for those of ``GUIDED`` only.
         alpha, lam, order: of MI-guided decoding.
 
     Raises:
@@ -131,7 +137,7 @@ def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: f
     except ValueError as error:
         kind = "a whole number" if number is int else "a number"
         raise click.BadParameter(f"{text!r}: {value!r} is not {kind} ({DECODERS[name][0]})") from error
-    source = decoding.HeadMatrix(head()) if name == "mi" and (lam > 0 or order == "pivot") else None
+    source = decoding.HeadMatrix(head()) if name == "pivot" or (name == "mi" and lam > 0) else None
     make = {
         "sequential": lambda: decoding.Sequential(value),
         "naive": lambda: decoding.Naive(value),
@@ -142,6 +148,7 @@ def decoder_of(text: str, head: Callable[[], Any], *, alpha: float = 1.0, lam: f
         "mi": lambda: decoding.MIGuided(
             value, lam=lam, pairwise=source, alpha=alpha, reading="cumulative", order=order
         ),
+        "pivot": lambda: decoding.MIGuided(value, pairwise=source, alpha=0, reading="cumulative", order="pivot"),
     }[name]
     try:
         return make()
@@ -174,8 +181,8 @@ def decoding_options(default: str, temperature: float) -> Callable:
                      help="MI-guided: weight of a position's own entropy."),
         click.option("--lam", default=1.0, show_default=True, type=Number(0),
                      help="MI-guided: weight of the dependence."),
-        click.option("--order", type=click.Choice(["entropy", "least_cost", "pivot"]), default="entropy",
-                     show_default=True, help="MI-guided: which position is tried next."),
+        click.option("--order", type=click.Choice(["entropy", "least_cost"]), default="entropy", show_default=True,
+                     help="MI-guided: which position is tried next."),
         seed_option("the values drawn, and of random orders"),
         click.option("--temperature", default=temperature, show_default=True, type=Number(0),
                      help="Of the values; 0 takes the most probable one."),
