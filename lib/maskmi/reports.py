@@ -121,14 +121,14 @@ def probing_variants(
     for name, (tolerance, count) in variants.items():
         chosen = None if count is None else row_subset(tokens, mask, count, seed)
         labels, known, passes = [], [], 0
-        while passes < budget and 16 * len(labels) < len(tokens):
-            part = slice(16 * len(labels), 16 * len(labels) + 16)
+        while passes < budget and len(labels) < len(tokens):  # one by one: a whole exact table alone is a thousand
+            part = slice(len(labels), len(labels) + 1)
             rows = None if chosen is None else chosen[part]
             probes = probed(backbone, store, tokens[part], tolerance=tolerance, rows=rows, progress=False)
             passes += int(probes.passes.sum())
             for column, found in zip((labels, known), labels_of(probes, label), strict=True):
                 column.append(found)
-        size = min(len(tokens), 16 * len(labels))
+        size = len(labels)
         own = replace(recipe, epochs=round(recipe.epochs * min(8.0, len(tokens) / size)))
         head, _ = fitted_head(backbone, store, tokens[:size], torch.cat(labels), torch.cat(known), own, progress=False)
         scores, _ = head_scores(backbone, head, *held_out)
