@@ -10,7 +10,7 @@ from torch import nn
 from maskmi.head import CHUNK, PairHead, predict
 from maskmi.sudoku.grid import relations
 from maskmi.tabular import TabularModel
-from maskmi.train_head import LOSSES, HeadRecipe, hidden_states, train_head
+from maskmi.train_head import LOSSES, HeadRecipe, _context_weights, _variance, hidden_states, train_head
 
 LENGTH = 6
 
@@ -118,6 +118,16 @@ def test_same_bits_in_every_batch(dtype):
     assert torch.equal(predict(head, hidden, masked, piece=7), whole)
 
 
+def test_only_the_pairs_that_are_asked_for_are_computed():
+    head, (hidden, masked) = small_head(), random_input(3, 7)
+    asked = torch.rand(3, 7, 7, generator=torch.Generator().manual_seed(1)) < 0.4
+    some, (b, i, j) = head.pairs(hidden, masked, asked)
+    whole = head(hidden, masked)
+    wanted = (masked[:, :, None] & masked[:, None, :] & asked).triu(1)
+    assert 0 < len(some) == int(wanted.sum()) and wanted[b, i, j].all()
+    torch.testing.assert_close(some.square(), whole[b, i, j])
+
+
 def test_reads_nothing_at_visible_positions():
     head = small_head()
     hidden, masked = random_input(4, 7)
@@ -223,6 +233,18 @@ def test_hidden_states_of_visible_positions_never_matter(chain):
     clean, _, _ = trained(chain)
     poisoned, _, _ = trained(chain, hidden=hidden.masked_fill(~masked[:, :, None], math.nan))
     assert torch.equal(clean, poisoned)
+
+
+def test_a_known_pair_stands_for_those_of_its_context_that_were_not_probed():
+    masked = torch.zeros(4, 6, dtype=torch.bool)
+    masked[0, :4] = masked[1, :5] = masked[2, :5] = True
+    rows = masked.clone()
+    rows[1, 1:] = rows[2, 2:] = False  # the first is probed whole, the second in one row, the third in two
+    pairs = masked[:, :, None] & masked[:, None, :] & ~torch.eye(6, dtype=torch.bool)
+    known = pairs & (rows[:, :, None] | rows[:, None, :])
+    assert _context_weights(known).tolist() == pytest.approx([1.0, 20 / 8, 20 / 14, 0.0])
+    values, weights = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 2.0, 1.0])
+    assert _variance(values, weights) == pytest.approx(torch.tensor([1.0, 2, 2, 4]).var(correction=0).item())
 
 
 def test_negative_labels_count_as_zero(chain):

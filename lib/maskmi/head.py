@@ -44,14 +44,20 @@ class PairHead(nn.Module):
     def relations(self, length: int) -> Tensor:
         return self._relations(length) if callable(self._relations) else self._relations
 
-    def pairs(self, hidden: Tensor, masked: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    def pairs(
+        self, hidden: Tensor, masked: Tensor, asked: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         """Square roots of the predicted values [P], at the P pairs ``i < j`` of masked positions ``(b, i, j)``.
+
+        ``asked``, bool [B, L, L], leaves out all other pairs.
 
         Computed in the weights' own type with gradients, else in that of ``hidden``: on a processor with bfloat16
         products that takes under half the time, and rounds a row alike in every batch.
         """
         dtype = self.position.weight.dtype if torch.is_grad_enabled() else hidden.dtype
-        sequence, first, second = (masked[:, :, None] & masked[:, None, :]).triu(1).nonzero(as_tuple=True)
+        wanted = masked[:, :, None] & masked[:, None, :]
+        wanted = wanted if asked is None else wanted & asked
+        sequence, first, second = wanted.triu(1).nonzero(as_tuple=True)
         flags = self.relations(masked.shape[1]).flatten(0, 1)
 
         def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

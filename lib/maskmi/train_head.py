@@ -3,6 +3,10 @@
 Loss (paper: squared Frobenius error over masked pairs). Most pairs are near zero and a few are large, so errors of
 square roots are taken beside errors of the values: the first alone underrates large values, the second alone learns
 little of the small ones.
+
+Where only some rows of a context were probed, its pairs stand for the others too: of a context with 100 masked
+positions, 8 of them probed, a sixth of the pairs is known, of one with 10 nearly all, and dependence is largest where
+much is masked.
 """
 
 import math
@@ -68,8 +72,10 @@ def train_head(
     values = targets[known]
     if not len(values):
         raise ValueError("no pair of masked positions was probed: there is nothing to learn from")
-    value_weight = {"squared": 1.0, "root": 0.0, "both": 1.0}[recipe.loss] / values.var().clamp_min(1e-12)
-    root_weight = {"squared": 0.0, "root": 1.0, "both": 1.0}[recipe.loss] / values.sqrt().var().clamp_min(1e-12)
+    weights = _context_weights(known)
+    each = weights[known.nonzero(as_tuple=True)[0]]
+    value_weight = {"squared": 1.0, "root": 0.0, "both": 1.0}[recipe.loss] / _variance(values, each)
+    root_weight = {"squared": 0.0, "root": 1.0, "both": 1.0}[recipe.loss] / _variance(values.sqrt(), each)
     optimizers = optimizers_of(dict(head.named_parameters()), HIDDEN, recipe, recipe.weight_decay)
     steps = recipe.epochs * -(-len(hidden) // recipe.batch_size)
 
@@ -87,14 +93,12 @@ def train_head(
         for chosen in torch.randperm(len(hidden), generator=generator).split(recipe.batch_size):
             # A pair is looked at once: the matrix is symmetric.
             open_ = known[chosen]
-            root, (context, i, j) = head.pairs(hidden[chosen], open_.any(-1))
-            kept = open_[context, i, j]
-            target = targets[chosen][context, i, j][kept]
-            if not len(target):
+            root, (context, i, j) = head.pairs(hidden[chosen], open_.any(-1), open_)
+            if not len(root):
                 continue
-            root = root[kept]
-            loss = root_weight * (root - target.sqrt()).square().mean()
-            loss = loss + value_weight * (root.square() - target).square().mean()
+            target, weight = targets[chosen][context, i, j], weights[chosen][context]
+            error = root_weight * (root - target.sqrt()).square() + value_weight * (root.square() - target).square()
+            loss = (weight * error).sum() / weight.sum()
             head.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
@@ -106,3 +110,14 @@ def train_head(
         bar.set_postfix(loss=losses[-1])
     bar.close()
     return losses
+
+
+def _context_weights(known: Tensor) -> Tensor:
+    """For each context [N] its pairs of masked positions over those that are known, bool [N, L, L]; 0 for none."""
+    masked = known.any(-1).sum(1)  # a probed position is known with every masked one
+    return masked * (masked - 1) / known.sum((1, 2)).clamp_min(1)
+
+
+def _variance(values: Tensor, weights: Tensor) -> float:
+    mean = (weights * values).sum() / weights.sum()
+    return max(1e-12, ((weights * (values - mean).square()).sum() / weights.sum()).item())
